@@ -1,1 +1,29 @@
-//! The lock engine: names, owner tokens, fencing tokens, the lease state machine, waiting, guards and the store contract.
+//! The engine of Leasehold, a distributed lock.
+//!
+//! It owns the rules: names and limits, owner tokens, fencing tokens, the lease state machine, renewal, the
+//! local queue, waiting, guards, and the contract of a [`Store`]. It never knows a client library, a wall
+//! clock or the name of a backend.
+//!
+//! Most programs use the `leasehold` crate, which connects this engine to a store.
+
+pub mod mutation;
+pub mod store;
+
+mod clock;
+mod entropy;
+mod error;
+mod fencing;
+mod name;
+mod options;
+mod owner;
+
+pub use clock::{Clock, Moment, SystemClock, VirtualClock};
+pub use entropy::{Entropy, SystemEntropy};
+pub use error::{Error, ErrorKind, LostCause};
+pub use fencing::FencingToken;
+pub use name::{Name, Namespace};
+pub use options::{
+    COMMAND_TIMEOUT, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, LockOptions, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Wait,
+};
+pub use owner::{KeyValue, Label, OwnerToken};
+pub use store::{Capabilities, Store};

@@ -1,0 +1,130 @@
+//! Errors and the causes of a loss: one kind per cause, each saying whether a retry makes sense. Contention is
+//! an outcome ([`crate::Busy`]), not an error of a store.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// Why something did not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another holder has the name and the time to wait is over.
+    Busy,
+    /// The lease was lost; the cause says how.
+    Lost(LostCause),
+    /// The store could not be reached or refused to work, and nothing was changed.
+    Unavailable,
+    /// Fewer replicas confirmed than were asked for; the lease was given back.
+    NotReplicated,
+    /// The request was sent and its reply was lost, so whether it took effect is not known. What it may have
+    /// left behind is cleaned up in the background.
+    Unknown,
+    /// Something the caller asked for is not possible as asked: a name, an option, a URL.
+    Config,
+    /// The store refuses this user a command, a key or a channel.
+    Denied,
+    /// The key of the name holds something that is not a lock. It was left untouched.
+    Foreign,
+}
+
+impl ErrorKind {
+    /// Whether the same call can succeed later without anybody changing anything.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::Busy | Self::Lost(_) | Self::Unavailable | Self::NotReplicated | Self::Unknown => true,
+            Self::Config | Self::Denied | Self::Foreign => false,
+        }
+    }
+}
+
+/// How a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostCause {
+    /// Its time ran out: a fixed lease ended, or this process did not run for too long to renew it.
+    Expired,
+    /// The store says that somebody else holds the name now.
+    Taken,
+    /// The store no longer has the lease: evicted, flushed, deleted, or expired there.
+    Missing,
+    /// The store gave no answer to renewals until the lease's time was over.
+    Unreachable,
+    /// `max_hold` has passed.
+    MaxHold,
+    /// An operator broke the lease.
+    Broken,
+    /// This process is a fork of the one that acquired the lease. The lease stays with the parent.
+    Forked,
+}
+
+impl fmt::Display for LostCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its time ran out before it was renewed or released",
+            Self::Taken => "another holder has it now",
+            Self::Missing => "the store no longer has it (expired, deleted, flushed or evicted)",
+            Self::Unreachable => "the store could not be reached until its time was over",
+            Self::MaxHold => "its longest allowed hold time (max_hold) has passed",
+            Self::Broken => "an operator broke it",
+            Self::Forked => "it belongs to the parent of this forked process",
+        })
+    }
+}
+
+/// An error of Leasehold: what happened, to which name and store, and what to do next.
+///
+/// Neither `Display` nor `Debug` ever shows a password or an owner token.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of this kind with a message for people.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// An error of the kind `Config`.
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message)
+    }
+
+    /// Adds the error that led to this one.
+    #[must_use = "the error is not changed in place"]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Puts words before the message, for instance the name it is about.
+    #[must_use = "the error is not changed in place"]
+    pub fn context(mut self, words: impl fmt::Display) -> Self {
+        self.message = format!("{words}: {}", self.message);
+        self
+    }
+
+    /// What kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call can succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        self.kind.is_retryable()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
