@@ -6,6 +6,7 @@
 //!
 //! Most programs use the `leasehold` crate, which connects this engine to a store.
 
+pub mod memory;
 pub mod mutation;
 pub mod store;
 
@@ -21,6 +22,7 @@ pub use clock::{Clock, Moment, SystemClock, VirtualClock};
 pub use entropy::{Entropy, SystemEntropy};
 pub use error::{Error, ErrorKind, LostCause};
 pub use fencing::FencingToken;
+pub use memory::{MemoryStore, MemoryWorld};
 pub use name::{Name, Namespace};
 pub use options::{
     COMMAND_TIMEOUT, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, LockOptions, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Wait,
