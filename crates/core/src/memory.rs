@@ -4,6 +4,7 @@
 //! process' connection, so several of them in one test stand for several processes. Time comes from a
 //! [`Clock`], the faults of a network and of a server from methods. Nothing survives the end of the process.
 
+mod entry;
 mod faults;
 mod link;
 mod server;
@@ -16,7 +17,8 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::name::Name;
-use server::{Content, Now, Server};
+use entry::{Content, Now};
+use server::Server;
 
 pub use faults::{GrantBound, Operation, Recorded};
 pub use store::MemoryStore;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::entry::{Content, Entry, Lease, Now, Waiter};
 use super::link::{ConnectionId, Link};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, LostCause};
@@ -20,52 +21,10 @@ use crate::store::{
 const MAX_CLAIM: Duration = Duration::from_secs(3);
 /// A waiter that polls is dead after this many of its intervals without a sign of it.
 const MISSED_POLLS: u32 = 3;
-/// A queue nobody refreshed for this long is forgotten: live waiters ask again every 20 s or oftener.
-const QUEUE_EXPIRY: Duration = Duration::from_secs(60);
 /// The most waiters shown by `inspect`.
 const SHOWN_WAITERS: usize = 1_000;
 /// Below this many names looking for ended leases is not worth it.
 const SWEEP_FROM: usize = 64;
-
-/// The time of one step.
-#[derive(Clone, Copy)]
-pub(super) struct Now {
-    /// On the server's clock.
-    moment: Moment,
-    /// Since 1970, as far as the server knows.
-    wall: Duration,
-}
-
-/// What a name's key holds.
-pub(super) enum Content {
-    Text(String),
-    NotALock,
-}
-
-struct Lease {
-    content: Content,
-    /// [`Moment::NEVER`] for a key without a TTL.
-    ends: Moment,
-    fencing_token: Option<FencingToken>,
-}
-
-struct Waiter {
-    ticket: Ticket,
-    owner: OwnerToken,
-    /// Where grants are pushed; `None` for one that polls.
-    connection: Option<ConnectionId>,
-    claim: Duration,
-    poll_interval: Duration,
-    refreshed: Moment,
-}
-
-/// All there is about one name.
-#[derive(Default)]
-struct Entry {
-    lease: Option<Lease>,
-    /// In order of tickets.
-    queue: Vec<Waiter>,
-}
 
 /// An acquire that can be carried out later than its caller waits.
 pub(super) struct Acquire {
@@ -459,75 +418,6 @@ impl Server {
     pub(super) fn push_to(&mut self, link: &Arc<Link>, event: StoreEvent) {
         link.push(event);
         self.receivers.push(Arc::clone(link));
-    }
-}
-
-impl Lease {
-    fn of(owner: &OwnerToken, ends: Moment, fencing_token: FencingToken) -> Self {
-        let content = Content::Text(owner.expose().to_owned());
-        Self { content, ends, fencing_token: Some(fencing_token) }
-    }
-
-    fn is_of(&self, owner: &OwnerToken) -> bool {
-        matches!(&self.content, Content::Text(text) if text == owner.expose())
-    }
-
-    fn holder(&self) -> Holder {
-        let Content::Text(text) = &self.content else { return Holder::Foreign };
-        match KeyValue::parse(text) {
-            KeyValue::Owner(owner) => Holder::Lease { label: owner.label().to_owned() },
-            KeyValue::Broken { by } => Holder::Broken { by },
-            KeyValue::Kept { by } => Holder::Kept { by },
-            KeyValue::Foreign => Holder::Foreign,
-        }
-    }
-
-    fn remaining(&self, now: Now) -> Option<Duration> {
-        (self.ends != Moment::NEVER).then(|| self.ends.since(now.moment))
-    }
-}
-
-impl Entry {
-    fn is_held_by(&self, owner: &OwnerToken) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.is_of(owner))
-    }
-
-    fn live_lease(&self, now: Now) -> Option<&Lease> {
-        self.lease.as_ref().filter(|lease| lease.ends > now.moment)
-    }
-
-    fn live_queue(&self, now: Now) -> &[Waiter] {
-        let refreshed = self.queue.iter().map(|waiter| waiter.refreshed).max();
-        let forgotten = refreshed.is_some_and(|last| now.moment.since(last) > QUEUE_EXPIRY);
-        if forgotten { &[] } else { &self.queue }
-    }
-
-    fn forget_ended(&mut self, now: Now) {
-        if self.live_lease(now).is_none() {
-            self.lease = None;
-        }
-        if self.live_queue(now).is_empty() {
-            self.queue = Vec::new();
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.lease.is_none() && self.queue.is_empty()
-    }
-
-    fn pop_first(&mut self) -> Option<Waiter> {
-        if on(Rule::QueueOrder) {
-            (!self.queue.is_empty()).then(|| self.queue.remove(0))
-        } else {
-            self.queue.pop()
-        }
-    }
-
-    /// Removes the owner from the queue; whether it was the first.
-    fn withdraw(&mut self, owner: &OwnerToken) -> bool {
-        let Some(at) = self.queue.iter().position(|waiter| &waiter.owner == owner) else { return false };
-        self.queue.remove(at);
-        at == 0
     }
 }
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::{RwLock, watch};
 
+use super::entry::Now;
 use super::faults::{Fate, GrantBound, Operation, Recorded};
 use super::link::{ConnectionId, Link};
-use super::server::{Acquire, Now, Server};
+use super::server::{Acquire, Server};
 use super::{MemoryWorld, lock};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
