@@ -6,22 +6,39 @@
 //!
 //! Most programs use the `leasehold` crate, which connects this engine to a store.
 
+pub mod blocking;
 pub mod memory;
 pub mod mutation;
 pub mod store;
 
+mod acquire;
+mod cleanup;
+mod client;
 mod clock;
+mod engine;
 mod entropy;
 mod error;
 mod fencing;
+mod guard;
+mod keeper;
+mod lease;
+mod lock;
 mod name;
 mod options;
 mod owner;
+mod queue;
+mod schedule;
+mod timers;
+mod waiter;
 
+pub use client::{Client, ClientSettings, KeeperRuntime, Load};
 pub use clock::{Clock, Moment, SystemClock, VirtualClock};
 pub use entropy::{Entropy, SystemEntropy};
 pub use error::{Error, ErrorKind, LostCause};
 pub use fencing::FencingToken;
+pub use guard::{Guard, Lease, Released};
+pub use lease::LeaseState;
+pub use lock::{Attempt, Busy, Completed, Lock, RunError};
 pub use memory::{MemoryStore, MemoryWorld};
 pub use name::{Name, Namespace};
 pub use options::{

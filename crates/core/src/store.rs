@@ -76,6 +76,7 @@ pub trait Store: Send + Sync + 'static {
 /// What a store can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent ability")]
 pub struct Capabilities {
     /// Grants carry fencing tokens.
     pub fencing: bool,

@@ -1,0 +1,378 @@
+//! Acquiring: one attempt, or waiting with one budget until the name is granted. Whatever happens on the way
+//! (a lost reply, a cancelled future, a panic) nothing is left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::cleanup::CleanUp;
+use crate::clock::Moment;
+use crate::engine::{Engine, Granted, LeaseCell};
+use crate::error::{Error, ErrorKind};
+use crate::fencing::FencingToken;
+use crate::lease::{Machine, Terms};
+use crate::mutation::{Rule, on};
+use crate::name::Name;
+use crate::options::{COMMAND_TIMEOUT, CheckedOptions, Wait};
+use crate::owner::OwnerToken;
+use crate::queue::Turn;
+use crate::store::{AcquireReply, AcquireRequest, Held, Holder, QueueRequest, Ticket};
+use crate::waiter::{Mail, Mailbox, PushedGrant};
+
+/// The first pause after an error of the store; later ones double it …
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+/// … up to this.
+const MOST_PAUSE: Duration = Duration::from_secs(1);
+/// The first waiter of a name asks again this often, in case a message was lost.
+const FIRST_ASKS_AGAIN: Duration = Duration::from_secs(1);
+/// Waiters behind it ask again within this range, in case messages or their queue entry were lost.
+const BEHIND_ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+/// A holder that is not Leasehold tells nobody when it releases: the first waiter polls, at first this often …
+const FOREIGN_POLL_FIRST: Duration = Duration::from_millis(50);
+/// … backing off to this.
+const FOREIGN_POLL_MOST: Duration = Duration::from_millis(500);
+/// The lease's time is known in whole milliseconds; asking earlier would be in vain.
+const AFTER_EXPIRY: Duration = Duration::from_millis(1);
+
+/// What became of an acquisition.
+pub(crate) enum Outcome {
+    Acquired(Arc<LeaseCell>),
+    Busy(Option<Held>),
+}
+
+/// Called when the acquisition begins to wait for another holder, and whenever that holder changes.
+pub(crate) type OnWaiting = Arc<dyn Fn(&Held) + Send + Sync>;
+
+/// Acquires a name.
+///
+/// Cancel safety: dropping the future withdraws whatever it may have left in the store, in the background.
+pub(crate) async fn acquire(
+    engine: &Arc<Engine>,
+    name: &Name,
+    options: &CheckedOptions,
+    on_waiting: Option<&OnWaiting>,
+) -> Result<Outcome, Error> {
+    if engine.closed.load(Ordering::Acquire) {
+        return Err(Error::new(ErrorKind::Unavailable, "this client is closed: connect a new one"));
+    }
+    let started = engine.now();
+    let give_up_at = match options.wait {
+        Wait::No => started,
+        Wait::For(wait) => started.after(wait),
+        Wait::Forever => Moment::NEVER,
+    };
+    let waits = give_up_at > started;
+    let turn = if waits { Some(engine.local_queue.enter(name)) } else { None };
+    if let Some(turn) = &turn
+        && engine.timers.before(give_up_at, turn).await.is_none()
+    {
+        return Ok(Outcome::Busy(None));
+    }
+    let mut acquisition = Acquisition::new(engine, name, options, waits, give_up_at, turn)?;
+    acquisition.run(on_waiting).await
+}
+
+/// One acquisition under way. Dropping it cleans up.
+struct Acquisition<'a> {
+    engine: &'a Arc<Engine>,
+    name: &'a Name,
+    options: &'a CheckedOptions,
+    owner: OwnerToken,
+    started: Moment,
+    give_up_at: Moment,
+    mailbox: Option<Arc<Mailbox>>,
+    ticket: Option<Ticket>,
+    /// The last reply queued us.
+    queued: bool,
+    /// A request is under way and is refused by the store after this moment.
+    under_way: Option<Moment>,
+    /// An earlier request was not answered and may still arrive until this moment.
+    unanswered_until: Option<Moment>,
+    /// Since when the store has given no usable answer.
+    trouble_since: Option<Moment>,
+    pause: Duration,
+    poll_pause: Duration,
+    last_held: Option<Held>,
+    /// Kept until the end: the next local waiter's turn comes when this one leaves.
+    _turn: Option<Turn>,
+}
+
+impl<'a> Acquisition<'a> {
+    fn new(
+        engine: &'a Arc<Engine>,
+        name: &'a Name,
+        options: &'a CheckedOptions,
+        waits: bool,
+        give_up_at: Moment,
+        turn: Option<Turn>,
+    ) -> Result<Self, Error> {
+        let owner = match &options.owner {
+            Some(owner) => owner.clone(),
+            None => OwnerToken::generate(&*engine.entropy, &engine.label)?,
+        };
+        let mailbox = if waits {
+            Some(engine.waiters.open(&owner).ok_or_else(|| {
+                Error::config(format!(
+                    "{name}: this owner token is already waiting in this process: wait once"
+                ))
+            })?)
+        } else {
+            None
+        };
+        Ok(Self {
+            engine,
+            name,
+            options,
+            owner,
+            started: engine.now(),
+            give_up_at,
+            mailbox,
+            ticket: None,
+            queued: false,
+            under_way: None,
+            unanswered_until: None,
+            trouble_since: None,
+            pause: FIRST_PAUSE,
+            poll_pause: Duration::ZERO,
+            last_held: None,
+            _turn: turn,
+        })
+    }
+
+    async fn run(&mut self, on_waiting: Option<&OnWaiting>) -> Result<Outcome, Error> {
+        loop {
+            let sent_at = self.engine.now();
+            let ask_again_at = match self.ask(sent_at).await {
+                None => return Ok(Outcome::Busy(self.last_held.take())),
+                Some(Ok(AcquireReply::Granted { fencing_token })) => {
+                    let counts_from = if on(Rule::CountFromSend) { sent_at } else { self.engine.now() };
+                    if let Some(cell) = self.granted(counts_from, self.options.ttl, fencing_token) {
+                        return Ok(Outcome::Acquired(cell));
+                    }
+                    self.in_trouble(sent_at, || {
+                        Error::new(
+                            ErrorKind::Unavailable,
+                            "the store answers so slowly that the lease was over",
+                        )
+                    })?
+                }
+                Some(Ok(AcquireReply::Held(held))) => {
+                    self.trouble_since = None;
+                    self.pause = FIRST_PAUSE;
+                    self.queued = held.place.is_some();
+                    if self.mailbox.is_none() {
+                        return Ok(Outcome::Busy(Some(held)));
+                    }
+                    self.ticket = held.place.map(|place| place.ticket).or(self.ticket);
+                    let pause = self.poll_pause(&held);
+                    self.note_held(held, on_waiting);
+                    self.engine.now().after(pause)
+                }
+                Some(Err(error)) if !error.is_retryable() => return Err(error.context(self.name)),
+                Some(Err(error)) => self.in_trouble(sent_at, || error)?,
+            };
+            if let Some(outcome) = self.wait_until(ask_again_at).await {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Sends one acquire. `None` if the time to wait is over before the reply.
+    async fn ask(&mut self, sent_at: Moment) -> Option<Result<AcquireReply, Error>> {
+        if !on(Rule::SameOwnerOnRetry) && self.unanswered_until.is_some() {
+            let owner = OwnerToken::generate(&*self.engine.entropy, &self.engine.label);
+            self.owner = owner.unwrap_or_else(|_| self.owner.clone());
+        }
+        let polling = self.engine.store.capabilities().polling;
+        let not_after = sent_at.after(COMMAND_TIMEOUT);
+        let request = AcquireRequest {
+            name: self.name,
+            owner: &self.owner,
+            ttl: self.options.ttl,
+            queue: self.mailbox.as_ref().map(|_| QueueRequest {
+                ticket: self.ticket,
+                poll_interval: polling.most.max(polling.behind),
+            }),
+            not_after,
+        };
+        self.under_way = Some(not_after);
+        if let Some(mailbox) = &self.mailbox {
+            // A grant that is already here is older than the one this request asks for.
+            mailbox.take();
+        }
+        // A caller whose time is over gets its answer at once if it is known who holds the name; otherwise it is
+        // owed the truth about the store.
+        let until = if self.last_held.is_some() && self.trouble_since.is_none() {
+            not_after.min(self.give_up_at.max(sent_at))
+        } else {
+            not_after
+        };
+        let reply = match self.engine.timers.before(until, self.engine.store.acquire(request)).await {
+            Some(reply) => reply,
+            None if until < not_after => return None,
+            None => Err(Error::new(
+                ErrorKind::Unknown,
+                format!("{} gave no reply within {COMMAND_TIMEOUT:?}", self.engine.store.describe()),
+            )),
+        };
+        let answered = !matches!(&reply, Err(error) if error.kind() == ErrorKind::Unknown);
+        if !answered {
+            self.unanswered_until = self.under_way;
+        }
+        self.under_way = None;
+        Some(reply)
+    }
+
+    /// Notes an answer without a verdict. When to ask again; an error when the store's time is over.
+    fn in_trouble(&mut self, sent_at: Moment, error: impl FnOnce() -> Error) -> Result<Moment, Error> {
+        let now = self.engine.now();
+        let since = *self.trouble_since.get_or_insert(sent_at);
+        let ends = since.after(self.engine.store_timeout);
+        if now >= ends {
+            return Err(error().context(format_args!(
+                "{}: no usable answer from the store for {:?}",
+                self.name, self.engine.store_timeout
+            )));
+        }
+        let pause = self.engine.jitter(self.pause / 2, self.pause);
+        self.pause = (self.pause * 2).min(MOST_PAUSE);
+        Ok(now.after(pause).min(ends))
+    }
+
+    /// Waits for mail or the time to ask again. `None` means: ask again.
+    async fn wait_until(&mut self, ask_again_at: Moment) -> Option<Outcome> {
+        let mut ask_again_at = ask_again_at;
+        loop {
+            let until = self.ends_waiting_by(ask_again_at);
+            let mail = if let Some(mailbox) = &self.mailbox {
+                self.engine.timers.before(until, mailbox.receive()).await
+            } else {
+                self.engine.timers.sleep_until(until).await;
+                None
+            };
+            match mail {
+                Some(Mail { grant: Some(grant), .. }) => return self.pushed(grant),
+                Some(Mail { recheck: true, .. }) => return None,
+                Some(Mail { first: Some(ends), .. }) => {
+                    let regular = self.engine.now().after(FIRST_ASKS_AGAIN);
+                    ask_again_at = ends.after(AFTER_EXPIRY).min(regular);
+                }
+                Some(_) => {}
+                None if until < ask_again_at => return Some(Outcome::Busy(self.last_held.take())),
+                None => return None,
+            }
+        }
+    }
+
+    /// When waiting ends: at the time to ask again, or when the caller's time is over and the store is not in
+    /// trouble (then its own timeout decides).
+    fn ends_waiting_by(&mut self, ask_again_at: Moment) -> Moment {
+        if let (false, Wait::For(wait)) = (on(Rule::OneWaitBudget), self.options.wait) {
+            self.give_up_at = self.engine.now().after(wait);
+        }
+        if self.last_held.is_none() || self.mailbox.is_none() {
+            return ask_again_at;
+        }
+        ask_again_at.min(self.give_up_at)
+    }
+
+    /// A grant arrived by push: take it if it is certainly young enough, else ask the store once more.
+    fn pushed(&mut self, grant: PushedGrant) -> Option<Outcome> {
+        let now = self.engine.now();
+        let bound = match grant.granted_after {
+            Some(bound) if now.since(bound) <= grant.claim / 2 => bound,
+            _ if on(Rule::ConfirmOldGrant) => return None,
+            bound => bound.unwrap_or(now).max(now.before(grant.claim / 2)),
+        };
+        self.granted(bound, grant.claim, grant.fencing_token).map(Outcome::Acquired)
+    }
+
+    /// Puts the granted lease under the keeper's care; `None` if its time is already over.
+    fn granted(
+        &mut self,
+        granted_after: Moment,
+        period: Duration,
+        fencing_token: FencingToken,
+    ) -> Option<Arc<LeaseCell>> {
+        let machine = Machine::granted(Terms {
+            granted_after,
+            period,
+            ttl: self.options.ttl,
+            renewed: !self.options.fixed_lease,
+            max_hold: self.options.max_hold,
+        });
+        if self.engine.now() >= machine.lost_at() {
+            return None;
+        }
+        self.queued = false;
+        let late_until = self.late_until();
+        self.unanswered_until = None;
+        let lease = Granted { name: self.name.clone(), owner: self.owner.clone(), fencing_token, late_until };
+        Some(self.engine.keep(lease, machine))
+    }
+
+    fn note_held(&mut self, held: Held, on_waiting: Option<&OnWaiting>) {
+        let news = self.last_held.as_ref().is_none_or(|last| last.holder != held.holder);
+        if let (true, Some(on_waiting)) = (news, on_waiting) {
+            on_waiting(&held);
+        }
+        self.last_held = Some(held);
+    }
+
+    /// How long until this waiter asks again by itself.
+    fn poll_pause(&mut self, held: &Held) -> Duration {
+        let polling = self.engine.store.capabilities().polling;
+        let place = held.place;
+        let first = place.is_none_or(|place| place.first);
+        let foreign = held.holder == Holder::Foreign;
+        let pause = match place {
+            Some(place) if place.pushed && !first => {
+                self.engine.jitter(BEHIND_ASKS_AGAIN.0, BEHIND_ASKS_AGAIN.1)
+            }
+            Some(place) if place.pushed && !foreign => FIRST_ASKS_AGAIN,
+            Some(place) if place.pushed => self.back_off(FOREIGN_POLL_FIRST, FOREIGN_POLL_MOST),
+            _ if first => self.back_off(polling.first, polling.most),
+            _ => self.back_off(polling.first.max(polling.behind / 4), polling.behind),
+        };
+        match held.remaining {
+            Some(remaining) if first && on(Rule::PollAtExpiry) => pause.min(remaining + AFTER_EXPIRY),
+            _ => pause,
+        }
+    }
+
+    fn back_off(&mut self, first: Duration, most: Duration) -> Duration {
+        self.poll_pause = (self.poll_pause * 3 / 2).clamp(first, most);
+        self.engine.jitter(self.poll_pause * 3 / 4, self.poll_pause)
+    }
+
+    /// Until when a request of ours may still arrive at the store.
+    fn late_until(&self) -> Option<Moment> {
+        let now = self.engine.now();
+        self.under_way.max(self.unanswered_until).filter(|until| now <= *until)
+    }
+}
+
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if self.mailbox.is_some() {
+            self.engine.waiters.close(&self.owner);
+        }
+        let unanswered = self.under_way.is_some() || self.unanswered_until.is_some();
+        if !self.queued && !unanswered {
+            return;
+        }
+        if !on(if self.queued { Rule::Withdraw } else { Rule::CleanUpAbandoned }) {
+            return;
+        }
+        let now = self.engine.now();
+        tracing::debug!(name = %self.name, waited = ?now.since(self.started), "acquisition abandoned");
+        let late_until = self.late_until();
+        self.engine.clean_up(CleanUp {
+            name: self.name.clone(),
+            owner: self.owner.clone(),
+            keep_until: None,
+            late_until,
+            gone_at: late_until.unwrap_or(now).after(self.options.ttl),
+        });
+    }
+}

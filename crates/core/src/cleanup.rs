@@ -1,0 +1,115 @@
+//! What is left behind when an acquisition is abandoned, a guard is dropped or a release is cancelled, and how
+//! it is removed in the background: compare-and-delete by owner token, until the store has confirmed it or the
+//! lease has ended by itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::clock::Moment;
+use crate::engine::Shared;
+use crate::mutation::{Rule, on};
+use crate::name::Name;
+use crate::options::COMMAND_TIMEOUT;
+use crate::owner::OwnerToken;
+use crate::store::ReleaseRequest;
+
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const MOST_RETRY: Duration = Duration::from_secs(1);
+
+/// Something of ours that may be left in the store.
+#[derive(Debug)]
+pub(crate) struct CleanUp {
+    pub(crate) name: Name,
+    pub(crate) owner: OwnerToken,
+    /// Keep the name taken until this moment (`min_hold`).
+    pub(crate) keep_until: Option<Moment>,
+    /// A request may still arrive until this moment, so clean up once more after it.
+    pub(crate) late_until: Option<Moment>,
+    /// Whatever is left has ended by itself at this moment.
+    pub(crate) gone_at: Moment,
+}
+
+impl CleanUp {
+    /// For a grant that came for somebody who does not wait any more.
+    pub(crate) fn unwanted_grant(name: Name, owner: OwnerToken, gone_at: Moment) -> Self {
+        Self { name, owner, keep_until: None, late_until: None, gone_at }
+    }
+
+    /// Works until nothing can be left.
+    async fn run(self, shared: &Shared) {
+        let mut pause = FIRST_RETRY;
+        loop {
+            let now = shared.now();
+            let keep_for = self.keep_until.map(|until| until.since(now)).filter(|keep| !keep.is_zero());
+            let request = ReleaseRequest { name: &self.name, owner: &self.owner, keep_for };
+            let reply = shared.timers.before(now.after(COMMAND_TIMEOUT), shared.store.release(request)).await;
+            match (reply, self.late_until) {
+                (Some(Ok(_)), Some(late_until)) if now <= late_until && on(Rule::CleanUpUntilLate) => {
+                    shared.timers.sleep_until(late_until.after(Duration::from_millis(1))).await;
+                    continue;
+                }
+                (Some(Ok(_)), _) => return,
+                (Some(Err(error)), _) if !error.is_retryable() => {
+                    tracing::warn!(name = %self.name, %error, "could not clean up; the lease ends by itself");
+                    return;
+                }
+                (Some(Err(_)) | None, _) => {}
+            }
+            if shared.now() >= self.gone_at {
+                tracing::warn!(name = %self.name, "gave up cleaning up: the lease has ended by itself");
+                return;
+            }
+            shared.timers.sleep(shared.jitter(pause / 2, pause)).await;
+            pause = (pause * 2).min(MOST_RETRY);
+        }
+    }
+}
+
+/// Clean-ups that wait for the keeper, and how many are not finished.
+#[derive(Debug, Default)]
+pub(crate) struct CleanUps {
+    jobs: Mutex<Vec<CleanUp>>,
+    unfinished: AtomicUsize,
+    finished: Notify,
+}
+
+impl CleanUps {
+    pub(crate) fn push(&self, job: CleanUp) {
+        self.unfinished.fetch_add(1, Ordering::AcqRel);
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+    }
+
+    /// Starts what was pushed since the last call.
+    pub(crate) fn start(shared: &Arc<Shared>) {
+        let jobs = std::mem::take(&mut *shared.cleanups.jobs.lock().unwrap_or_else(PoisonError::into_inner));
+        for job in jobs {
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move {
+                job.run(&shared).await;
+                shared.cleanups.unfinished.fetch_sub(1, Ordering::AcqRel);
+                shared.cleanups.finished.notify_waiters();
+                shared.wake.notify_one();
+            });
+        }
+    }
+
+    pub(crate) fn unfinished(&self) -> usize {
+        self.unfinished.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing is unfinished.
+    pub(crate) async fn finished(&self) {
+        loop {
+            let finished = self.finished.notified();
+            tokio::pin!(finished);
+            finished.as_mut().enable();
+            if self.unfinished() == 0 {
+                return;
+            }
+            finished.await;
+        }
+    }
+}

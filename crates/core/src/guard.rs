@@ -1,0 +1,355 @@
+//! Held leases as their users see them: [`Guard`] owns one and gives it back, [`Lease`] is a view of it that
+//! can be passed around.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cleanup::CleanUp;
+use crate::clock::Moment;
+use crate::engine::{Engine, LeaseCell};
+use crate::error::{Error, ErrorKind, LostCause};
+use crate::fencing::FencingToken;
+use crate::lease::LeaseState;
+use crate::mutation::{Rule, on};
+use crate::name::Name;
+use crate::options::{COMMAND_TIMEOUT, MAX_TTL, MIN_TTL};
+use crate::owner::OwnerToken;
+use crate::store::{ReleaseReply, ReleaseRequest};
+
+/// The first pause after a release without an answer; later ones double it.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const MOST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A view of a held lease. Clones are cheap and may go anywhere; none of them keeps the lease alive.
+#[derive(Clone)]
+pub struct Lease {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) cell: Arc<LeaseCell>,
+}
+
+impl Lease {
+    /// The name that is held.
+    pub fn name(&self) -> &Name {
+        &self.cell.name
+    }
+
+    /// The fencing token of this grant. It stays the same while the lease is renewed.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.cell.fencing_token
+    }
+
+    /// The owner token of this grant: a secret that lets another process resume or release the lease.
+    pub fn owner_token(&self) -> &OwnerToken {
+        &self.cell.owner
+    }
+
+    /// The state at this moment, computed from the clock and not remembered.
+    ///
+    /// `Held` is a statement about this moment only: the process may be stopped right after it.
+    pub fn state(&self) -> LeaseState {
+        self.cell.state_at(self.engine.now())
+    }
+
+    /// How long the lease certainly lasts from now on if it is not renewed; zero once it is lost. The clock
+    /// counts time in suspend, which [`std::time::Instant`] does not on Linux.
+    pub fn remaining(&self) -> Duration {
+        let now = self.engine.now();
+        match self.cell.state_at(now) {
+            LeaseState::Lost(_) => Duration::ZERO,
+            _ => self.cell.machine().ends().since(now),
+        }
+    }
+
+    /// Waits until the lease is lost.
+    ///
+    /// It is told a margin (a tenth of the TTL, at most 1 s) before the lease can have ended in the store, so
+    /// that there is time to stop, and at once when the store reports the loss. Once lost, a lease stays lost.
+    /// After a release it waits for ever.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again at any time.
+    pub async fn lost(&self) -> LostCause {
+        loop {
+            let changed = self.cell.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let LeaseState::Lost(cause) = self.state() {
+                return cause;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the work under this lease must stop. The same as [`Lease::lost`], for use in `select!`.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again at any time.
+    pub async fn cancelled(&self) {
+        self.lost().await;
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("fencing_token", &self.fencing_token())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "AlreadyLost means that somebody else may have held the name while the work went on"]
+pub enum Released {
+    /// The lease was held until now and is given back.
+    Freed,
+    /// The lease was lost before. Nothing of anybody else was touched.
+    AlreadyLost,
+}
+
+/// Owns a held lease: renews it in the background and gives it back when it is released or dropped.
+///
+/// A guard belongs to no thread and no task. Dropping it releases in the background, never blocks and never
+/// panics; [`Guard::release`] also tells whether the lease was held to the end.
+///
+/// # What it does not guarantee
+/// A lease ends by itself. If this process stops for longer than the TTL, another holder follows while this one
+/// does not know yet. Pass [`Lease::fencing_token`] to the place you write to, and let it refuse older tokens.
+#[must_use = "dropping the guard releases the name"]
+pub struct Guard {
+    lease: Lease,
+    min_hold_until: Option<Moment>,
+    finished: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(engine: Arc<Engine>, cell: Arc<LeaseCell>, min_hold: Option<Duration>) -> Self {
+        let min_hold_until =
+            min_hold.filter(|_| on(Rule::MinHold)).map(|min_hold| engine.now().after(min_hold));
+        Self { lease: Lease { engine, cell }, min_hold_until, finished: false }
+    }
+
+    /// A view of the lease that can be cloned and passed on.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Renews the lease now, to its TTL.
+    ///
+    /// # Errors
+    /// `Lost` when it is not held any more; `Unknown` when the store gave no verdict (the lease goes on until
+    /// its deadline, and renewal is retried in the background).
+    ///
+    /// # Cancel safety
+    /// The renewal goes on when the future is dropped.
+    pub async fn renew(&self) -> Result<(), Error> {
+        self.renew_to(None).await
+    }
+
+    /// Renews the lease now and from now on with this TTL (10 ms to 24 h). Time left over is never taken away.
+    ///
+    /// # Errors
+    /// `Config` for a TTL outside the limits; otherwise as [`Guard::renew`].
+    ///
+    /// # Cancel safety
+    /// The renewal goes on when the future is dropped.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
+            return Err(Error::config(format!("ttl is {ttl:?}: {MIN_TTL:?} to 24 h are allowed")));
+        }
+        self.renew_to(Some(Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)))).await
+    }
+
+    async fn renew_to(&self, ttl: Option<Duration>) -> Result<(), Error> {
+        let (engine, cell) = (&self.lease.engine, &self.lease.cell);
+        let mut asked = false;
+        loop {
+            let changed = cell.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.lease.state() {
+                LeaseState::Lost(cause) => return Err(lost(self.name(), cause)),
+                state if asked && !cell.machine().is_renewing() => {
+                    return match state {
+                        LeaseState::Uncertain => Err(Error::new(
+                            ErrorKind::Unknown,
+                            format!("{}: the store gave no verdict on the renewal", self.name()),
+                        )),
+                        _ => Ok(()),
+                    };
+                }
+                _ => {}
+            }
+            if !asked {
+                asked = cell.machine().renew_now(engine.now(), ttl);
+                engine.reschedule(cell);
+            }
+            changed.await;
+        }
+    }
+
+    /// Gives the name back and says whether it was held to the end.
+    ///
+    /// With `min_hold`, a lease released early is reported as `Freed` and the name stays taken until then.
+    ///
+    /// # Errors
+    /// `Unknown` when the store did not answer within its timeout, or when the reply was lost and a retry found
+    /// nothing: the lease may have been given back by the first try or lost before it. `Denied` and others as
+    /// the store reports them. In each case it is cleaned up in the background.
+    ///
+    /// # Cancel safety
+    /// A cancelled release still completes, in the background.
+    pub async fn release(mut self) -> Result<Released, Error> {
+        let (engine, cell) = (Arc::clone(&self.lease.engine), Arc::clone(&self.lease.cell));
+        if !cell.is_ours() {
+            self.finished = true;
+            return Ok(Released::AlreadyLost);
+        }
+        let state = self.stop_renewal();
+        self.verdict_of_last_renewal().await;
+        let started = engine.now();
+        let mut unanswered = false;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let now = engine.now();
+            let keep_for = self.min_hold_until.map(|until| until.since(now)).filter(|keep| !keep.is_zero());
+            let request = ReleaseRequest { name: &cell.name, owner: &cell.owner, keep_for };
+            let reply = engine.timers.before(now.after(COMMAND_TIMEOUT), engine.store.release(request)).await;
+            match reply {
+                Some(Ok(reply)) => {
+                    self.finish();
+                    return match reply {
+                        ReleaseReply::NotHeld if unanswered => Err(unknown(&cell.name)),
+                        ReleaseReply::NotHeld => Ok(Released::AlreadyLost),
+                        ReleaseReply::Freed { .. } if matches!(state, LeaseState::Lost(_)) => {
+                            Ok(Released::AlreadyLost)
+                        }
+                        ReleaseReply::Freed { .. } => Ok(Released::Freed),
+                    };
+                }
+                Some(Err(error)) if !error.is_retryable() => return Err(error.context(&cell.name)),
+                reply => {
+                    let error = reply.and_then(Result::err);
+                    unanswered |= error.as_ref().is_none_or(|error| error.kind() != ErrorKind::Unavailable);
+                    if engine.now().since(started) >= engine.store_timeout {
+                        return Err(if unanswered {
+                            unknown(&cell.name)
+                        } else {
+                            unavailable(&cell.name, error)
+                        });
+                    }
+                }
+            }
+            engine.timers.sleep(engine.jitter(pause / 2, pause)).await;
+            pause = (pause * 2).min(MOST_PAUSE);
+        }
+    }
+
+    fn stop_renewal(&self) -> LeaseState {
+        let (engine, cell) = (&self.lease.engine, &self.lease.cell);
+        let state = cell.machine().release(engine.now());
+        if on(Rule::NoRenewalAfterRelease) {
+            engine.forget(cell);
+        }
+        state
+    }
+
+    /// A renewal that was sent reaches the store before the release: its verdict is awaited, since it would hold
+    /// up the release on the way there anyway.
+    async fn verdict_of_last_renewal(&self) {
+        let (engine, cell) = (&self.lease.engine, &self.lease.cell);
+        let verdict = async {
+            loop {
+                let changed = cell.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                if !cell.machine().awaits_verdict() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        engine.timers.before(engine.now().after(COMMAND_TIMEOUT), verdict).await;
+    }
+
+    /// The store has answered the release; only requests that may still arrive are left to be cleaned up.
+    fn finish(&mut self) {
+        self.finished = true;
+        let (engine, cell) = (&self.lease.engine, &self.lease.cell);
+        engine.forget(cell);
+        let late_until = cell.late_until.filter(|until| engine.now() <= *until);
+        if let Some(late_until) = late_until {
+            self.clean_up(Some(late_until));
+        }
+    }
+
+    fn clean_up(&self, late_until: Option<Moment>) {
+        let (engine, cell) = (&self.lease.engine, &self.lease.cell);
+        let ends = cell.machine().ends().max(engine.now().after(engine.store_timeout));
+        engine.clean_up(CleanUp {
+            name: cell.name.clone(),
+            owner: cell.owner.clone(),
+            keep_until: self.min_hold_until,
+            late_until,
+            gone_at: late_until.map_or(ends, |late| ends.max(late)),
+        });
+    }
+}
+
+impl std::ops::Deref for Guard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.finished || !self.lease.cell.is_ours() {
+            return;
+        }
+        let released_before = !self.lease.cell.machine().is_active();
+        self.stop_renewal();
+        self.lease.engine.forget(&self.lease.cell);
+        if on(if released_before { Rule::DetachedRelease } else { Rule::ReleaseOnDrop }) {
+            self.clean_up(self.lease.cell.late_until);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Guard").field(&self.lease).finish()
+    }
+}
+
+pub(crate) fn lost(name: &Name, cause: LostCause) -> Error {
+    Error::new(ErrorKind::Lost(cause), format!("{name}: the lease was lost: {cause}"))
+}
+
+fn unknown(name: &Name) -> Error {
+    Error::new(
+        ErrorKind::Unknown,
+        format!(
+            "{name}: the reply to the release was lost, so whether the lease was held to the end is not known; \
+             it is cleaned up in the background"
+        ),
+    )
+}
+
+fn unavailable(name: &Name, source: Option<Error>) -> Error {
+    let error = Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "{name}: the store could not be reached to release the lease; it is retried in the background"
+        ),
+    );
+    match source {
+        Some(source) => error.with_source(source),
+        None => error,
+    }
+}
