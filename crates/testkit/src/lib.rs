@@ -8,6 +8,7 @@
 //! Does not own: lock rules.
 
 pub mod ports;
+pub mod proxy;
 pub mod resp;
 pub mod servers;
 

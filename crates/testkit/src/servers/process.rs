@@ -18,6 +18,7 @@ use super::info::{CommandStats, parse, parse_command_stats};
 use super::{Monitor, ServerKind, spawn};
 use crate::lock;
 use crate::ports::PortLease;
+use crate::proxy::Proxy;
 use crate::resp::{Connection, RespValue};
 
 /// Wide enough for a busy machine that loads data from disk.
@@ -93,9 +94,18 @@ impl RedisServer {
 
     /// A URL for clients, with the default user's password if there is one.
     pub fn url(&self) -> String {
+        self.url_at(self.address())
+    }
+
+    /// As [`url`](Self::url), but leading through a proxy.
+    pub fn url_through(&self, proxy: &Proxy) -> String {
+        self.url_at(proxy.address())
+    }
+
+    fn url_at(&self, address: SocketAddr) -> String {
         let login =
             self.settings.password.as_ref().map(|password| format!(":{}@", percent_encoded(password)));
-        format!("redis://{}{}/", login.unwrap_or_default(), self.address())
+        format!("redis://{}{address}/", login.unwrap_or_default())
     }
 
     /// The path of the unix socket, if one was asked for.
