@@ -1,1 +1,46 @@
-//! A distributed lock on Redis that tells its holder when it is lost and gives every grant a fencing token.
+//! A distributed lock that its users can trust: the holder is told before its lease can have ended, its work is
+//! cancelled, and every grant carries a fencing token.
+//!
+//! ```
+//! # async fn ship(_: leasehold::FencingToken) -> Result<(), std::io::Error> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! let client = leasehold::Client::connect("memory:").await?; // redis://127.0.0.1/ in production
+//! let done = client
+//!     .lock("order:1001")?
+//!     .wait(Duration::from_secs(3))
+//!     .run(|lease| async move { ship(lease.fencing_token()).await })
+//!     .await?;
+//! println!("shipped under fencing token {}", done.fencing_token);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate connects the engine (`leasehold-core`) to a store by URL and re-exports both. It holds no logic.
+//!
+//! # What a lock cannot promise
+//! A lease ends by itself, so two holders can overlap when a process is stopped for longer than its TTL, when
+//! clocks run apart by more than 1 %, or when the store loses data. Let the place you write to refuse a smaller
+//! fencing token than the newest it has seen: then a stale write cannot get in.
+
+mod connect;
+
+pub use connect::{Client, ClientBuilder};
+#[cfg(feature = "blocking")]
+pub use leasehold_core::blocking;
+pub use leasehold_core::store::{
+    BreakMode, BreakReply, Capabilities, Finding, Holder, Inspection, Listing, Severity,
+};
+pub use leasehold_core::{
+    Attempt, Busy, Completed, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, Error, ErrorKind, FencingToken, Guard, Label,
+    Lease, LeaseState, Lock, LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Name, Namespace,
+    OwnerToken, Released, RunError, Wait,
+};
+#[cfg(feature = "sqlite")]
+pub use leasehold_sqlite::default_path as local_path;
+/// Parts that only tests and authors of stores need.
+pub mod core {
+    pub use leasehold_core::*;
+}

@@ -1,0 +1,196 @@
+//! From a URL to a client: which store a URL means, and the settings around it. It decides nothing else.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    ClientSettings, Clock, Error, KeeperRuntime, Label, LockOptions, MemoryStore, MemoryWorld, Namespace, Store,
+    VirtualClock,
+};
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Store>, Error>> + Send>>;
+
+/// Makes locks on the store of a URL.
+///
+/// Everything else a client can do is on [`leasehold_core::Client`], to which this one dereferences.
+#[derive(Clone, Debug)]
+pub struct Client(leasehold_core::Client);
+
+impl Client {
+    /// Connects to a store with default settings:
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `local` | a SQLite file in the user's state directory (feature `sqlite`) |
+    /// | `sqlite:PATH` | that SQLite file (feature `sqlite`) |
+    /// | `memory:` | this client's own memory, for tests |
+    ///
+    /// # Errors
+    /// `Config` for a URL that cannot be used, `Denied` and `Unavailable` as the store reports them.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was opened.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    /// A client with settings of its own.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder { settings: ClientSettings::default(), namespace: None }
+    }
+
+    /// A client on a store in memory that runs on the caller's Tokio runtime, so that time can be paused: for
+    /// tests of programs that use locks.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Attempt, Client};
+    ///
+    /// let client = Client::in_memory().await?; // in a test: #[tokio::test(start_paused = true)]
+    /// let Attempt::Acquired(guard) = client.lock("report:daily")?.try_acquire().await? else { panic!() };
+    /// tokio::time::sleep(std::time::Duration::from_secs(3600)).await; // takes no time, and the lease is renewed
+    /// assert!(!guard.remaining().is_zero());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Unavailable` when the operating system gives no random bits.
+    pub async fn in_memory() -> Result<Self, Error> {
+        let clock: Arc<dyn Clock> = Arc::new(VirtualClock::start());
+        let settings = ClientSettings {
+            clock: Arc::clone(&clock),
+            keeper: KeeperRuntime::Current,
+            ..ClientSettings::default()
+        };
+        start(settings, move || memory(&clock)).await
+    }
+}
+
+impl std::ops::Deref for Client {
+    type Target = leasehold_core::Client;
+
+    fn deref(&self) -> &leasehold_core::Client {
+        &self.0
+    }
+}
+
+/// Settings of a client; made by [`Client::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct ClientBuilder {
+    settings: ClientSettings,
+    namespace: Option<Namespace>,
+}
+
+impl ClientBuilder {
+    /// The prefix of every key and channel; `lock:` by default. It goes before one in the URL.
+    pub fn namespace(mut self, namespace: Namespace) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// What operators see as the holder; `host:pid` by default.
+    pub fn label(mut self, label: Label) -> Self {
+        self.settings.label = Some(label);
+        self
+    }
+
+    /// How long the store may give no usable answer before `Unavailable`; 10 s by default.
+    pub fn store_timeout(mut self, store_timeout: Duration) -> Self {
+        self.settings.store_timeout = store_timeout;
+        self
+    }
+
+    /// What locks ask for unless they say otherwise.
+    pub fn defaults(mut self, defaults: LockOptions) -> Self {
+        self.settings.defaults = defaults;
+        self
+    }
+
+    /// Connects to the store of this URL; see [`Client::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn connect(self, url: &str) -> Result<Client, Error> {
+        if url == "memory:" {
+            let clock = Arc::clone(&self.settings.clock);
+            return start(self.settings, move || memory(&clock)).await;
+        }
+        #[cfg(feature = "sqlite")]
+        if let Some(path) = sqlite_path(url)? {
+            let options = sqlite_options(self.namespace, url);
+            return start(self.settings, move || sqlite(path.clone(), options.clone())).await;
+        }
+        Err(unknown(url))
+    }
+}
+
+async fn start(
+    settings: ClientSettings,
+    connect: impl Fn() -> Connecting + Send + Sync + 'static,
+) -> Result<Client, Error> {
+    leasehold_core::Client::start(settings, connect).await.map(Client)
+}
+
+fn memory(clock: &Arc<dyn Clock>) -> Connecting {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::connect(&MemoryWorld::new(Arc::clone(clock))));
+    Box::pin(async move { Ok(store) })
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_path(url: &str) -> Result<Option<std::path::PathBuf>, Error> {
+    if url == "local" {
+        return leasehold_sqlite::default_path().map(Some);
+    }
+    let Some(path) = url.strip_prefix("sqlite:") else { return Ok(None) };
+    // sqlite:///path is what other tools write for an absolute path.
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.is_empty() || path == ":memory:" {
+        return Err(Error::config(format!("{url:?} names no file: write sqlite:PATH, or memory: for tests")));
+    }
+    Ok(Some(path.into()))
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_options(namespace: Option<Namespace>, _url: &str) -> leasehold_sqlite::SqliteOptions {
+    leasehold_sqlite::SqliteOptions { namespace: namespace.unwrap_or_default(), ..Default::default() }
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite(path: std::path::PathBuf, options: leasehold_sqlite::SqliteOptions) -> Connecting {
+    Box::pin(async move {
+        let store: Arc<dyn Store> = Arc::new(leasehold_sqlite::SqliteStore::open(path, options)?);
+        Ok(store)
+    })
+}
+
+fn unknown(url: &str) -> Error {
+    // A URL may hold a password: only its scheme is repeated.
+    let scheme: String = url.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '+').take(20).collect();
+    let mut known = vec!["memory:"];
+    if cfg!(feature = "sqlite") {
+        known.extend(["local (one machine)", "sqlite:PATH"]);
+    }
+    Error::config(format!("the store {scheme:?}… is not known: write {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn trap_57_there_is_no_store_by_default() {
+        for url in ["", "nonsense", "http://user:secret@host/", "sqlite:"] {
+            let error = Client::connect(url).await.unwrap_err();
+            assert_eq!(error.kind(), leasehold_core::ErrorKind::Config, "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}
