@@ -82,8 +82,8 @@ struct Acquisition<'a> {
     give_up_at: Moment,
     mailbox: Option<Arc<Mailbox>>,
     ticket: Option<Ticket>,
-    /// The last reply queued us.
-    queued: bool,
+    /// A reply said that something of ours is in the store: a queue entry, or a lease that came too late.
+    in_store: bool,
     /// A request is under way and is refused by the store after this moment.
     under_way: Option<Moment>,
     /// An earlier request was not answered and may still arrive until this moment.
@@ -128,7 +128,7 @@ impl<'a> Acquisition<'a> {
             give_up_at,
             mailbox,
             ticket: None,
-            queued: false,
+            in_store: false,
             under_way: None,
             unanswered_until: None,
             trouble_since: None,
@@ -149,6 +149,7 @@ impl<'a> Acquisition<'a> {
                     if let Some(cell) = self.granted(counts_from, self.options.ttl, fencing_token) {
                         return Ok(Outcome::Acquired(cell));
                     }
+                    self.in_store = true;
                     self.in_trouble(sent_at, || {
                         Error::new(
                             ErrorKind::Unavailable,
@@ -159,7 +160,7 @@ impl<'a> Acquisition<'a> {
                 Some(Ok(AcquireReply::Held(held))) => {
                     self.trouble_since = None;
                     self.pause = FIRST_PAUSE;
-                    self.queued = held.place.is_some();
+                    self.in_store = held.place.is_some();
                     if self.mailbox.is_none() {
                         return Ok(Outcome::Busy(Some(held)));
                     }
@@ -202,11 +203,7 @@ impl<'a> Acquisition<'a> {
         }
         // A caller whose time is over gets its answer at once if it is known who holds the name; otherwise it is
         // owed the truth about the store.
-        let until = if self.last_held.is_some() && self.trouble_since.is_none() {
-            not_after.min(self.give_up_at.max(sent_at))
-        } else {
-            not_after
-        };
+        let until = if self.last_held.is_some() { not_after.min(self.give_up_at) } else { not_after };
         let reply = match self.engine.timers.before(until, self.engine.store.acquire(request)).await {
             Some(reply) => reply,
             None if until < not_after => return None,
@@ -304,10 +301,15 @@ impl<'a> Acquisition<'a> {
         if self.engine.now() >= machine.lost_at() {
             return None;
         }
-        self.queued = false;
         let late_until = self.late_until();
+        self.in_store = false;
         self.unanswered_until = None;
-        let lease = Granted { name: self.name.clone(), owner: self.owner.clone(), fencing_token, late_until };
+        let waited = self.mailbox.take().is_some();
+        if waited {
+            self.engine.waiters.holds(&self.owner);
+        }
+        let (name, owner) = (self.name.clone(), self.owner.clone());
+        let lease = Granted { name, owner, fencing_token, late_until, waited };
         Some(self.engine.keep(lease, machine))
     }
 
@@ -335,6 +337,8 @@ impl<'a> Acquisition<'a> {
             _ => self.back_off(polling.first.max(polling.behind / 4), polling.behind),
         };
         match held.remaining {
+            // The store could not finish serving the queue in one step.
+            Some(Duration::ZERO) => AFTER_EXPIRY,
             Some(remaining) if first && on(Rule::PollAtExpiry) => pause.min(remaining + AFTER_EXPIRY),
             _ => pause,
         }
@@ -358,10 +362,10 @@ impl Drop for Acquisition<'_> {
             self.engine.waiters.close(&self.owner);
         }
         let unanswered = self.under_way.is_some() || self.unanswered_until.is_some();
-        if !self.queued && !unanswered {
+        if !self.in_store && !unanswered {
             return;
         }
-        if !on(if self.queued { Rule::Withdraw } else { Rule::CleanUpAbandoned }) {
+        if !on(if self.in_store { Rule::Withdraw } else { Rule::CleanUpAbandoned }) {
             return;
         }
         let now = self.engine.now();

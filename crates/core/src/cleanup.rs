@@ -17,6 +17,8 @@ use crate::owner::OwnerToken;
 use crate::store::ReleaseRequest;
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
+/// The store judges lateness by its own clock, known to the client within a round trip.
+const LATE_SLACK: Duration = Duration::from_millis(50);
 const MOST_RETRY: Duration = Duration::from_secs(1);
 
 /// Something of ours that may be left in the store.
@@ -48,7 +50,7 @@ impl CleanUp {
             let reply = shared.timers.before(now.after(COMMAND_TIMEOUT), shared.store.release(request)).await;
             match (reply, self.late_until) {
                 (Some(Ok(_)), Some(late_until)) if now <= late_until && on(Rule::CleanUpUntilLate) => {
-                    shared.timers.sleep_until(late_until.after(Duration::from_millis(1))).await;
+                    shared.timers.sleep_until(late_until.after(LATE_SLACK)).await;
                     continue;
                 }
                 (Some(Ok(_)), _) => return,

@@ -114,6 +114,9 @@ impl Shared {
 
     /// Takes a lease out of the keeper's care.
     pub(crate) fn forget(&self, cell: &LeaseCell) {
+        if cell.waited {
+            self.waiters.close(&cell.owner);
+        }
         self.schedule().remove(cell.id);
     }
 
@@ -168,6 +171,8 @@ pub(crate) struct Granted {
     pub(crate) fencing_token: FencingToken,
     /// An unanswered request of this owner may still arrive at the store until this moment.
     pub(crate) late_until: Option<Moment>,
+    /// Whether it came out of a wait, so that grants for its owner may still be pushed.
+    pub(crate) waited: bool,
 }
 
 /// One lease under the keeper's care.

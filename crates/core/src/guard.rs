@@ -56,8 +56,8 @@ impl Lease {
     pub fn remaining(&self) -> Duration {
         let now = self.engine.now();
         match self.cell.state_at(now) {
-            LeaseState::Lost(_) => Duration::ZERO,
-            _ => self.cell.machine().ends().since(now),
+            LeaseState::Lost(_) | LeaseState::Released => Duration::ZERO,
+            LeaseState::Held | LeaseState::Uncertain => self.cell.machine().ends().since(now),
         }
     }
 
@@ -71,22 +71,32 @@ impl Lease {
     /// Can be dropped and called again at any time.
     pub async fn lost(&self) -> LostCause {
         loop {
-            let changed = self.cell.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let LeaseState::Lost(cause) = self.state() {
+            if let LeaseState::Lost(cause) = self.over().await {
                 return cause;
             }
-            changed.await;
+            std::future::pending::<()>().await;
         }
     }
 
-    /// Waits until the work under this lease must stop. The same as [`Lease::lost`], for use in `select!`.
+    /// Waits until the work under this lease must stop: it is lost (see [`Lease::lost`]), or its guard has given
+    /// it back.
     ///
     /// # Cancel safety
     /// Can be dropped and called again at any time.
     pub async fn cancelled(&self) {
-        self.lost().await;
+        self.over().await;
+    }
+
+    async fn over(&self) -> LeaseState {
+        loop {
+            let changed = self.cell.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.state() {
+                LeaseState::Held | LeaseState::Uncertain => changed.await,
+                over => return over,
+            }
+        }
     }
 }
 
@@ -172,6 +182,7 @@ impl Guard {
             changed.as_mut().enable();
             match self.lease.state() {
                 LeaseState::Lost(cause) => return Err(lost(self.name(), cause)),
+                LeaseState::Released => return Err(Error::config("the lease was released")),
                 state if asked && !cell.machine().is_renewing() => {
                     return match state {
                         LeaseState::Uncertain => Err(Error::new(
@@ -254,6 +265,7 @@ impl Guard {
         if on(Rule::NoRenewalAfterRelease) {
             engine.forget(cell);
         }
+        cell.changed.notify_waiters();
         state
     }
 

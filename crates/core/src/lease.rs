@@ -33,6 +33,8 @@ pub enum LeaseState {
     Uncertain,
     /// It is lost, for this reason. A lost lease never comes back.
     Lost(LostCause),
+    /// Its guard has given it back: only views that outlive the guard see this.
+    Released,
 }
 
 /// What is to be done now.
@@ -136,8 +138,9 @@ impl Machine {
     pub(crate) fn state(&self) -> LeaseState {
         match self.phase {
             Phase::Lost(cause) => LeaseState::Lost(cause),
-            _ if self.failures > 0 => LeaseState::Uncertain,
-            _ => LeaseState::Held,
+            Phase::Released => LeaseState::Released,
+            Phase::Active if self.failures > 0 => LeaseState::Uncertain,
+            Phase::Active => LeaseState::Held,
         }
     }
 
@@ -366,7 +369,7 @@ mod tests {
         renewal_sent(&mut machine, at(1_000));
         assert_eq!(machine.release(at(1_001)), LeaseState::Held);
         assert!(!machine.refused(LostCause::Missing));
-        assert_eq!(machine.state(), LeaseState::Held);
+        assert_eq!(machine.state(), LeaseState::Released);
     }
 
     #[test]

@@ -64,9 +64,10 @@ impl Mailbox {
     }
 }
 
-/// All mailboxes of a client, by owner token.
+/// All mailboxes of a client, by owner token. An owner that was granted the name keeps its entry until it gives
+/// the name back, without a mailbox: a grant pushed to it is not unwanted.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<HashMap<OwnerToken, Arc<Mailbox>>>);
+pub(crate) struct Waiters(Mutex<HashMap<OwnerToken, Option<Arc<Mailbox>>>>);
 
 impl Waiters {
     /// Opens a mailbox; `None` if this owner has one already.
@@ -74,17 +75,26 @@ impl Waiters {
         match self.lock().entry(owner.clone()) {
             std::collections::hash_map::Entry::Occupied(_) => None,
             std::collections::hash_map::Entry::Vacant(place) => {
-                Some(Arc::clone(place.insert(Arc::default())))
+                let mailbox = Arc::<Mailbox>::default();
+                place.insert(Some(Arc::clone(&mailbox)));
+                Some(mailbox)
             }
         }
     }
 
-    /// Closes a mailbox: from now on a grant for this owner is unwanted.
+    /// Notes that this owner holds the name now and needs no mail.
+    pub(crate) fn holds(&self, owner: &OwnerToken) {
+        if let Some(mailbox) = self.lock().get_mut(owner) {
+            *mailbox = None;
+        }
+    }
+
+    /// Forgets an owner: from now on a grant for this owner is unwanted.
     pub(crate) fn close(&self, owner: &OwnerToken) {
         self.lock().remove(owner);
     }
 
-    /// Delivers a grant; false if nobody waits for it.
+    /// Delivers a grant; false if this owner neither waits for the name nor holds it.
     pub(crate) fn granted(&self, owner: &OwnerToken, grant: PushedGrant) -> bool {
         self.deliver(owner, |mail| mail.grant = Some(grant))
     }
@@ -96,7 +106,7 @@ impl Waiters {
 
     /// Tells every waiter that messages may have been missed.
     pub(crate) fn recheck_all(&self) {
-        for mailbox in self.lock().values() {
+        for mailbox in self.lock().values().flatten() {
             mailbox.put(|mail| mail.recheck = true);
         }
     }
@@ -107,12 +117,14 @@ impl Waiters {
 
     fn deliver(&self, owner: &OwnerToken, change: impl FnOnce(&mut Mail)) -> bool {
         let waiters = self.lock();
-        let Some(mailbox) = waiters.get(owner) else { return false };
-        mailbox.put(change);
+        let Some(entry) = waiters.get(owner) else { return false };
+        if let Some(mailbox) = entry {
+            mailbox.put(change);
+        }
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerToken, Arc<Mailbox>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerToken, Option<Arc<Mailbox>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
