@@ -97,6 +97,10 @@ rules! {
     MinHold = "min-hold",
     /// SQLite: a lease of an earlier boot has expired.
     BootId = "boot-id",
+    /// SQLite: fencing tokens are reserved on disk, so a power loss does not bring them back.
+    ReserveFencingTokens = "reserve-fencing-tokens",
+    /// Trap 3: a request that gets its turn after its time does nothing.
+    NotAfter = "not-after",
 }
 
 /// Whether a rule is on: always, except in test builds that switch it off.
