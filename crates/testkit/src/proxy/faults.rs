@@ -100,9 +100,11 @@ impl Progress {
         self.advance(Stage::Fired);
     }
 
-    /// Blocks a held request; false when it has not been released within that time.
-    pub(super) fn wait_until_released(&self, timeout: Duration) -> bool {
-        self.wait_for(Stage::Released, timeout).is_some()
+    /// Reports that a request is held, and blocks until its handle lets it go, at the latest when that is dropped.
+    pub(super) fn hold(&self) {
+        self.fire();
+        let held = self.changed.wait_while(lock(&self.stage), |stage| *stage < Stage::Released);
+        drop(held.unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn report_delivery(&self, delivered: bool) {

@@ -41,13 +41,10 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Adds something that is due then. A later item is never due before an earlier one, even if the delay was
-    /// made shorter in between: TCP keeps the order.
+    /// Adds something that is due then, but in any case after what was added before: TCP keeps the order, also when
+    /// the delay was made shorter in between.
     pub(super) fn push(&self, due: Instant, action: Action) {
-        let mut queue = lock(&self.queue);
-        let due = queue.items.back().map_or(due, |last| due.max(last.due));
-        queue.items.push_back(Item { due, action });
-        drop(queue);
+        lock(&self.queue).items.push_back(Item { due, action });
         self.changed.notify_one();
     }
 
@@ -83,10 +80,6 @@ impl Line {
     pub(super) fn close(&self) {
         lock(&self.queue).is_closed = true;
         self.changed.notify_one();
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        lock(&self.queue).is_closed
     }
 }
 

@@ -5,18 +5,16 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::exchange::{Arrival, Exchange, Request};
-use super::faults::{AfterDrop, Loss, Progress};
+use super::faults::{AfterDrop, Loss};
 use super::line::{Action, Line};
 use super::listener::Shared;
 use crate::lock;
 use crate::resp::FrameScanner;
 
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How often a thread that holds a request looks whether the proxy was dropped.
-const HOLD_INTERVAL: Duration = Duration::from_millis(10);
 const THREADS: usize = 4;
 
 #[derive(Debug)]
@@ -178,9 +176,7 @@ impl Link {
             match action {
                 Action::Write(bytes) => self.write(server, &bytes),
                 Action::HoldThenWrite(progress, bytes) => {
-                    if !self.hold(&progress) {
-                        return;
-                    }
+                    progress.hold();
                     // A first write to a socket whose peer is gone still succeeds.
                     let is_lost =
                         self.is_silent.load(Ordering::SeqCst) || self.has_server_left.load(Ordering::SeqCst);
@@ -194,18 +190,6 @@ impl Link {
                 }
             }
         }
-    }
-
-    /// False when the proxy was dropped meanwhile.
-    fn hold(&self, progress: &Progress) -> bool {
-        progress.fire();
-        while !progress.wait_until_released(HOLD_INTERVAL) {
-            if self.to_server.is_closed() {
-                progress.report_delivery(false);
-                return false;
-            }
-        }
-        true
     }
 
     fn write_replies(&self, shared: &Shared) {

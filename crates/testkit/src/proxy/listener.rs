@@ -80,16 +80,14 @@ impl Shared {
             return Ok(());
         }
         let server = TcpStream::connect_timeout(&self.current_upstream(), CONNECT_TIMEOUT)?;
-        let link = Link::start(client, server, self)?;
+        // Whoever changes how things pass does so before it takes this lock: no connection escapes the change.
         let mut links = lock(&self.links);
         links.retain(|link| !link.is_finished());
-        links.push(Arc::clone(&link));
-        drop(links);
-        // Both may have changed while this connection was made.
+        let link = Link::start(client, server, self)?;
         if self.silent.load(Ordering::SeqCst) {
             link.silence();
         }
-        link.wake();
+        links.push(link);
         Ok(())
     }
 }
