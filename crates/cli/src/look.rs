@@ -1,0 +1,120 @@
+//! `leasehold ls` and `leasehold show`: what the store knows of names, as a table, as text, or as JSON.
+
+use std::fmt::Write as _;
+
+use leasehold::{Holder, Inspection};
+use serde_json::{Value, json};
+
+use crate::args::{LsArgs, ShowArgs, StoreArgs};
+use crate::connect::connect;
+use crate::durations::show as shown;
+use crate::failure::Failure;
+use crate::output::{self, Style, say, styled};
+
+/// Lists names.
+pub(crate) async fn list(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure> {
+    let client = connect(store).await?;
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let listing = client.list(&args.prefix, limit).await?;
+    if args.json {
+        let names: Vec<_> = listing.entries.iter().map(as_json).collect();
+        return output::json(&json!({ "names": names, "more": listing.more }));
+    }
+    if listing.entries.is_empty() {
+        say(format_args!("nothing is held in {}", client.store()));
+        return Ok(());
+    }
+    output::data(&table(&listing.entries))?;
+    if listing.more {
+        say(format_args!("there are more than {limit}: give a prefix or --limit"));
+    }
+    Ok(())
+}
+
+/// Shows one name.
+pub(crate) async fn show(store: &StoreArgs, args: &ShowArgs) -> Result<(), Failure> {
+    let client = connect(store).await?;
+    let inspection = client.inspect(&args.name).await?;
+    if args.json {
+        let free = || json!({ "name": args.name, "holder": Value::Null, "waiters": [] });
+        return output::json(&inspection.as_ref().map_or_else(free, as_json));
+    }
+    match inspection {
+        None => output::data(&format!("{} is free\n", args.name)),
+        Some(inspection) => output::data(&text(&inspection)),
+    }
+}
+
+fn table(entries: &[Inspection]) -> String {
+    let mut rows = vec![["NAME", "HOLDER", "REMAINING", "WAITERS"].map(str::to_owned)];
+    rows.extend(entries.iter().map(|entry| {
+        [
+            entry.name.to_string(),
+            entry.holder.as_ref().map_or_else(|| "-".to_owned(), Holder::to_string),
+            remaining(entry),
+            entry.waiters.len().to_string(),
+        ]
+    }));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    let mut text = String::new();
+    for (index, [name, holder, remaining, waiters]) in rows.iter().enumerate() {
+        let line = format!(
+            "{name:<w0$}  {holder:<w1$}  {remaining:<w2$}  {waiters}",
+            w0 = widths[0],
+            w1 = widths[1],
+            w2 = widths[2]
+        );
+        text.push_str(&if index == 0 { styled(&line, Style::Bold) } else { line });
+        text.push('\n');
+    }
+    text
+}
+
+fn text(inspection: &Inspection) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{label:<14} {value}");
+    };
+    line("name", inspection.name.to_string());
+    line("holder", inspection.holder.as_ref().map_or_else(|| "nobody".to_owned(), Holder::to_string));
+    line("remaining", remaining(inspection));
+    if let Some(token) = inspection.fencing_token {
+        line("fencing token", token.to_string());
+    }
+    line("waiters", inspection.waiters.len().to_string());
+    for (place, waiter) in inspection.waiters.iter().enumerate() {
+        line("", format!("{}. {waiter}", place + 1));
+    }
+    text
+}
+
+fn remaining(inspection: &Inspection) -> String {
+    match (inspection.remaining, &inspection.holder) {
+        (Some(remaining), _) => shown(remaining),
+        (None, Some(_)) => "no end".to_owned(),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+fn as_json(inspection: &Inspection) -> Value {
+    let holder = inspection.holder.as_ref().map(|holder| {
+        let (kind, label) = match holder {
+            Holder::Lease { label } => ("lease", Some(label)),
+            Holder::Kept { by } => ("kept", Some(by)),
+            Holder::Broken { by } => ("broken", Some(by)),
+            Holder::HandedOver => ("handed_over", None),
+            _ => ("foreign", None),
+        };
+        json!({ "kind": kind, "label": label })
+    });
+    json!({
+        "name": inspection.name.as_str(),
+        "holder": holder,
+        "remaining_ms": inspection.remaining.map(|remaining| u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX)),
+        // Above 2^53 a number would be rounded by many readers; below, both forms are exact.
+        "fencing_token": inspection.fencing_token.map(|token| token.to_string()),
+        "waiters": inspection.waiters,
+    })
+}

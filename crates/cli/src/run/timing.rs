@@ -1,0 +1,116 @@
+//! When a running command is told to stop, and when it is killed, from what is left of its lease. Pure: time
+//! comes in as values. What is sent to whom is the supervisor's business.
+
+use std::time::Duration;
+
+use crate::durations::show;
+
+/// Without `--grace`, a command gets this long to stop …
+const GRACE_MOST: Duration = Duration::from_secs(5);
+/// … or this part of the TTL if that is less: renewal has then failed for more than a third of the TTL.
+const GRACE_DIVISOR: u32 = 4;
+/// The command must be gone this part of the TTL before the lease can have ended …
+const MARGIN_DIVISOR: u32 = 10;
+/// … but never has to be gone earlier than this before it.
+const MARGIN_MOST: Duration = Duration::from_secs(1);
+/// A lease is looked at no less often than this: timers do not count the time a machine sleeps.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How the end of a lease is prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timing {
+    /// Between telling the command to stop and killing it.
+    pub(crate) grace: Duration,
+    /// Between killing it and the end of the lease.
+    pub(crate) margin: Duration,
+}
+
+/// What the remaining time of a lease asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Nothing; look again after this long at the latest.
+    Nothing(Duration),
+    /// Tell the command to stop.
+    Terminate,
+    /// Kill what is left of it.
+    Kill,
+}
+
+impl Timing {
+    /// The timing for a lease of this TTL. The error is advice for the user.
+    pub(crate) fn new(ttl: Duration, grace: Option<Duration>) -> Result<Self, String> {
+        let margin = (ttl / MARGIN_DIVISOR).min(MARGIN_MOST);
+        let grace = grace.unwrap_or_else(|| GRACE_MOST.min(ttl / GRACE_DIVISOR));
+        if grace >= ttl / 2 {
+            return Err(format!(
+                "--grace {} must be less than half of --ttl {}, or the command would be stopped while its lease \
+                 is still being renewed: give a shorter --grace or a longer --ttl",
+                show(grace),
+                show(ttl)
+            ));
+        }
+        Ok(Self { grace, margin })
+    }
+
+    /// What to do when this much is left until the lease can have ended.
+    pub(crate) fn due(&self, remaining: Duration) -> Due {
+        match remaining.checked_sub(self.margin) {
+            None | Some(Duration::ZERO) => Due::Kill,
+            Some(until_kill) => match until_kill.checked_sub(self.grace) {
+                None | Some(Duration::ZERO) => Due::Terminate,
+                Some(until_stop) => Due::Nothing(until_stop.min(LOOK_AGAIN)),
+            },
+        }
+    }
+
+    /// Whether this much is enough to start a command with: not yet the moment to stop it, with some room.
+    pub(crate) fn allows_start(&self, remaining: Duration) -> bool {
+        remaining > self.grace + 2 * self.margin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn grace_is_five_seconds_or_a_quarter_of_the_ttl() {
+        assert_eq!(Timing::new(ms(30_000), None).unwrap(), Timing { grace: ms(5_000), margin: ms(1_000) });
+        assert_eq!(Timing::new(ms(2_000), None).unwrap(), Timing { grace: ms(500), margin: ms(200) });
+    }
+
+    #[test]
+    fn f141_half_of_the_ttl_or_more_is_refused_naming_both_options() {
+        for grace in [1_000, 1_500, 5_000] {
+            let advice = Timing::new(ms(2_000), Some(ms(grace))).unwrap_err();
+            assert!(advice.contains("--grace") && advice.contains("--ttl"), "{advice}");
+        }
+        assert!(Timing::new(ms(2_000), Some(ms(999))).is_ok());
+        assert!(Timing::new(ms(2_000), Some(Duration::ZERO)).is_ok());
+    }
+
+    #[test]
+    fn f022_the_command_is_told_before_it_is_killed_and_killed_before_the_lease_ends() {
+        let timing = Timing::new(ms(3_000), Some(ms(500))).unwrap();
+        assert_eq!(timing.due(ms(2_900)), Due::Nothing(ms(1_000)));
+        assert_eq!(timing.due(ms(1_000)), Due::Nothing(ms(200)));
+        assert_eq!(timing.due(ms(800)), Due::Terminate);
+        assert_eq!(timing.due(ms(301)), Due::Terminate);
+        assert_eq!(timing.due(ms(300)), Due::Kill);
+        assert_eq!(timing.due(Duration::ZERO), Due::Kill);
+    }
+
+    #[test]
+    fn a_healthy_lease_is_never_in_the_time_for_stopping() {
+        for (ttl, grace) in [(30_000, None), (2_000, None), (100, None), (2_000, Some(ms(999)))] {
+            let timing = Timing::new(ms(ttl), grace).unwrap();
+            // The least that is left with renewals at a third, and drift taken off.
+            let least = ms(ttl * 2 / 3 - ttl / 100 - 2);
+            assert!(matches!(timing.due(least), Due::Nothing(_)), "ttl {ttl} grace {grace:?}");
+        }
+    }
+}
