@@ -70,8 +70,9 @@ fn orders_file() -> String {
             paid_ms += 900;
         }
     }
+    let events = deliveries.len();
     for again in 0..DELIVERED_TWICE {
-        let first = &deliveries[again * deliveries.len() / DELIVERED_TWICE + again % 7];
+        let first = &deliveries[again * events / DELIVERED_TWICE + again % 7];
         let at_ms = first.at_ms + 800 + random.below(45_000);
         let line = first.line.clone();
         deliveries.push(Delivery { at_ms, line });
