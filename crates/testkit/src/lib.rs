@@ -7,6 +7,7 @@
 //!
 //! Does not own: lock rules.
 
+pub mod conformance;
 pub mod ports;
 pub mod proxy;
 pub mod resp;

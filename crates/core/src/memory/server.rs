@@ -212,20 +212,29 @@ impl Server {
         Listing { entries: entries.collect(), more: taken.next().is_some() }
     }
 
-    pub(super) fn break_lease(&mut self, name: &Name, mode: BreakMode, by: &Label, now: Now) -> BreakReply {
+    pub(super) fn break_lease(
+        &mut self,
+        name: &Name,
+        mode: BreakMode,
+        by: &Label,
+        now: Now,
+    ) -> Result<BreakReply, Error> {
         self.visit(name, now, |server, entry| {
-            let Some(lease) = &mut entry.lease else { return BreakReply::Free };
+            let Some(lease) = &mut entry.lease else { return Ok(BreakReply::Free) };
+            if matches!(lease.content, Content::NotALock) {
+                return Err(not_a_lock(name));
+            }
             let holder = lease.holder();
             match (mode, lease.remaining(now)) {
                 (BreakMode::Notice, Some(remaining)) => {
                     lease.content = Content::Text(KeyValue::broken(by));
-                    BreakReply::Broken { holder, remaining }
+                    Ok(BreakReply::Broken { holder, remaining })
                 }
                 // What has no end cannot be waited for, and whoever wrote it does not renew.
                 (BreakMode::Notice, None) | (BreakMode::Now, _) => {
                     entry.lease = None;
                     server.serve(name, entry, None, now);
-                    BreakReply::Broken { holder, remaining: Duration::ZERO }
+                    Ok(BreakReply::Broken { holder, remaining: Duration::ZERO })
                 }
             }
         })

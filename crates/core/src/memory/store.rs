@@ -357,7 +357,7 @@ impl Store for MemoryStore {
             self.check_refusal(name)?;
             let (name, by) = (name.clone(), by.clone());
             let step = move |server: &mut Server, now| server.break_lease(&name, mode, &by, now);
-            self.call(Operation::Break, step).await
+            self.call(Operation::Break, step).await?
         })
     }
 
