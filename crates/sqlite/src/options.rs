@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_core::{COMMAND_TIMEOUT, Error, Namespace};
 
 use crate::environment::Environment;
+use crate::file::StoreFile;
 
 /// How to open the store.
 #[derive(Clone, Debug)]
@@ -34,12 +35,16 @@ impl Default for SqliteOptions {
 }
 
 /// The file of the store `local`: `$XDG_STATE_HOME/leasehold/locks.db`, or `~/.local/state/leasehold/locks.db`
-/// without that variable; on macOS `~/Library/Application Support/leasehold/locks.db`.
+/// without that variable; on macOS `~/Library/Application Support/leasehold/locks.db`. Its directory is created,
+/// for this user only, if it is missing; the file is not.
 ///
 /// # Errors
-/// `Config` when the environment names no home directory.
+/// `Config` when the environment names no home directory, `Denied` or `Unavailable` when the directory cannot
+/// be created.
 pub fn default_path() -> Result<PathBuf, Error> {
-    default_path_from(|variable| std::env::var_os(variable))
+    let path = default_path_from(|variable| std::env::var_os(variable))?;
+    StoreFile::new(&path)?.create_directories()?;
+    Ok(path)
 }
 
 fn default_path_from(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, Error> {

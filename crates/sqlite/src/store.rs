@@ -16,7 +16,7 @@ use crate::database::{Database, Pace};
 use crate::failure::Failure;
 use crate::file::StoreFile;
 use crate::operations::{self, Acquire, Release};
-use crate::options::{SqliteOptions, default_path};
+use crate::options::SqliteOptions;
 use crate::worker::Worker;
 use crate::{doctor, inspect};
 
@@ -75,21 +75,7 @@ impl SqliteStore {
     /// `Denied` when this user may not write it. `Unavailable` when the disk is full or fails. What is refused
     /// is left as it was.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
-        Self::open_file(StoreFile::new(path.as_ref())?, options)
-    }
-
-    /// Opens the store `local`, the file at [`default_path`], and creates it and its directory, for this user
-    /// only, if they are missing.
-    ///
-    /// # Errors
-    /// As [`SqliteStore::open`]; `Config` also when the environment names no home directory.
-    pub fn open_local(options: SqliteOptions) -> Result<Self, Error> {
-        let file = StoreFile::new(&default_path()?)?;
-        file.create_directories()?;
-        Self::open_file(file, options)
-    }
-
-    fn open_file(file: StoreFile, options: SqliteOptions) -> Result<Self, Error> {
+        let file = StoreFile::new(path.as_ref())?;
         let database = Database::open(&file, &options)?;
         let shared = Arc::new(Shared {
             file,
