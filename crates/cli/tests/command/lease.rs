@@ -1,0 +1,154 @@
+//! A command and its lease: renewed while the command runs, and the command is stopped when the lease is lost.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Running, Sandbox, block_store, err, is_running, read, wait_until};
+use rustix::process::Signal;
+
+#[test]
+fn a_command_that_outlives_the_ttl_keeps_its_lease() {
+    let sandbox = Sandbox::new();
+    let mut run = Running::start(&mut sandbox.job(&["--ttl", "3s"], "echo > held; sleep 5"));
+    sandbox.wait_for_file("held");
+    while run.is_running() {
+        let other = sandbox.job(&["--no-wait"], "true").output().unwrap();
+        assert!(other.status.code() == Some(75) || !run.is_running());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(run.finish(), (Some(0), String::new()));
+}
+
+#[test]
+fn a_broken_lease_stops_the_command_and_its_code_is_79() {
+    let sandbox = Sandbox::new();
+    for option in ["--yes", "--now"] {
+        let script = "trap 'exit 0' TERM; echo > held; while :; do sleep 0.01; done";
+        let run = Running::start(&mut sandbox.job(&["--ttl", "3s"], script));
+        sandbox.wait_for_file("held");
+        let broken =
+            sandbox.output(["break", "job", "--yes", option].into_iter().take(if option == "--yes" {
+                3
+            } else {
+                4
+            }));
+        assert!(broken.status.success(), "{}", err(&broken));
+        let (code, said) = run.finish();
+        assert_eq!(code, Some(79), "although the command ended with 0: {said}");
+        assert!(said.contains("the lease of job is lost"), "{said}");
+        std::fs::remove_file(sandbox.path("held")).unwrap();
+    }
+}
+
+#[test]
+fn f022_a_command_that_ignores_term_is_killed_before_anybody_else_gets_the_broken_name() {
+    let sandbox = Sandbox::new();
+    let script = "trap '' TERM; echo > held; while :; do echo first >> log; sleep 0.01; done";
+    let run = Running::start(&mut sandbox.job(&["--ttl", "3s"], script));
+    sandbox.wait_for_file("held");
+    let next = Running::start(&mut sandbox.job(&[], "echo next >> log; sleep 0.3"));
+    sandbox.wait_for_waiter("job");
+    assert!(sandbox.output(["break", "job", "--yes"]).status.success());
+    assert_eq!(run.finish().0, Some(79));
+    assert_eq!(next.finish().0, Some(0));
+    let log = read(&sandbox.path("log"));
+    assert!(log.ends_with("first\nnext\n"), "{log}");
+}
+
+#[test]
+fn max_hold_stops_a_command_that_hangs() {
+    let sandbox = Sandbox::new();
+    let start = Instant::now();
+    let output = sandbox
+        .job(&["--max-hold", "1s", "--ttl", "2s"], "echo $$ > child; exec sleep 600")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(79));
+    assert!(err(&output).contains("max_hold"), "{}", err(&output));
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    assert!(!is_running(sandbox.pid_of("child")));
+}
+
+#[test]
+fn a_fixed_lease_ends_on_time() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.job(&["--fixed", "--ttl", "1s"], "exec sleep 600").output().unwrap();
+    assert_eq!(output.status.code(), Some(79));
+    assert!(err(&output).contains("--fixed"), "{}", err(&output));
+    let output = sandbox.job(&["--fixed", "--ttl", "10s"], "true").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+}
+
+#[test]
+fn min_hold_keeps_the_name_after_a_quick_command() {
+    let sandbox = Sandbox::new();
+    let start = Instant::now();
+    let output = sandbox.job(&["--min-hold", "3s"], "true").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    if start.elapsed() < Duration::from_secs(2) {
+        let other = sandbox.job(&["--no-wait"], "true").output().unwrap();
+        assert_eq!(other.status.code(), Some(75), "{}", err(&other));
+    }
+    let other = sandbox.job(&[], "true").output().unwrap();
+    assert_eq!(other.status.code(), Some(0));
+    assert!(start.elapsed() >= Duration::from_secs(3));
+}
+
+#[test]
+fn f132_a_killed_job_frees_the_name_within_its_ttl() {
+    let sandbox = Sandbox::new();
+    let run = Running::start(&mut sandbox.job(&["--ttl", "2s"], "echo > held; exec sleep 600"));
+    sandbox.wait_for_file("held");
+    drop(run);
+    let start = Instant::now();
+    let next = sandbox.job(&[], "true").output().unwrap();
+    assert_eq!(next.status.code(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(2 + 5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn f022_when_the_store_stops_answering_the_command_is_told_then_killed_before_its_lease_ends() {
+    let sandbox = Sandbox::new();
+    let script = "trap 'echo told >> log' TERM; echo > held; while :; do echo first >> log; sleep 0.01; done";
+    let run = Running::start(&mut sandbox.job(&["--ttl", "4s", "--grace", "500ms"], script));
+    sandbox.wait_for_file("held");
+    let blocked = block_store(&sandbox);
+    let (code, said) = run.finish();
+    assert_eq!(code, Some(79), "{said}");
+    assert!(said.contains("could not be renewed in time") && said.contains("killing it"), "{said}");
+    // Nobody can have been granted the name yet; what the log says now is all the command ever did.
+    let log = read(&sandbox.path("log"));
+    let after_told = log.split_once("told\n").unwrap().1;
+    assert!(after_told.contains("first"), "it got time to stop: {log}");
+    drop(blocked);
+    let next = sandbox.job(&["--wait", "20s"], "echo next >> log").output().unwrap();
+    assert_eq!(next.status.code(), Some(0));
+    assert_eq!(read(&sandbox.path("log")), format!("{log}next\n"));
+}
+
+#[test]
+fn a_store_that_comes_back_in_time_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let run = Running::start(&mut sandbox.job(&["--ttl", "12s"], "echo > held; sleep 7; exit 3"));
+    sandbox.wait_for_file("held");
+    let blocked = block_store(&sandbox);
+    std::thread::sleep(Duration::from_millis(5_500));
+    drop(blocked);
+    assert_eq!(run.finish(), (Some(3), String::new()));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_release_that_cannot_be_confirmed() {
+    let sandbox = Sandbox::new();
+    let run = Running::start(
+        &mut sandbox.job(&[], "echo $$ > held; while [ ! -e go ]; do sleep 0.01; done; exit 6"),
+    );
+    let child = sandbox.pid_of("held");
+    let _blocked = block_store(&sandbox);
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    wait_until("the command has ended", || !is_running(child));
+    std::thread::sleep(Duration::from_millis(300));
+    run.signal(Signal::TERM);
+    let (code, said) = run.finish();
+    assert_eq!(code, Some(6), "{said}");
+    assert!(said.contains("interrupted before job was given back"), "{said}");
+}
