@@ -56,20 +56,13 @@ impl Database {
 
     fn connect(file: &StoreFile, options: &SqliteOptions, environment: Environment) -> Result<Self, Failure> {
         let before = file.identity();
-        let mut connection = connect(file)?;
-        if connection.is_readonly(rusqlite::MAIN_DB)? {
-            return Err(Failure::Refused(Error::new(
-                ErrorKind::Denied,
-                format!("sqlite:{}: the file cannot be written by this user", file.path.display()),
-            )));
-        }
         let mut patience = Patience::lasting(options.command_timeout);
-        loop {
-            match schema::ensure(&connection, &file.path) {
+        let mut connection = loop {
+            match set_up(file) {
                 Err(failure) if failure.is_busy() && patience.sleep() => {}
                 outcome => break outcome?,
             }
-        }
+        };
         let identity = before.filter(|before| file.identity() == Some(*before)).ok_or_else(|| moved(file))?;
         let log_pages = Arc::new(AtomicI32::new(0));
         let pages = Arc::clone(&log_pages);
@@ -178,6 +171,19 @@ impl Transaction<'_> {
     pub(crate) fn boot(&self) -> &[u8] {
         self.database.environment.boot_id.as_bytes()
     }
+}
+
+/// A connection to a file that has our tables.
+fn set_up(file: &StoreFile) -> Result<Connection, Failure> {
+    let connection = connect(file)?;
+    if connection.is_readonly(rusqlite::MAIN_DB)? {
+        return Err(Failure::Refused(Error::new(
+            ErrorKind::Denied,
+            format!("sqlite:{}: the file cannot be written by this user", file.path.display()),
+        )));
+    }
+    schema::ensure(&connection, &file.path)?;
+    Ok(connection)
 }
 
 /// A bare connection with our settings. It waits for nobody: callers decide how to wait.

@@ -24,8 +24,8 @@ use crate::{doctor, inspect};
 /// that moves up learns of it by its next poll only.
 const POLLING: Polling = Polling {
     first: Duration::from_millis(1),
-    most: Duration::from_millis(20),
-    behind: Duration::from_millis(50),
+    most: Duration::from_millis(10),
+    behind: Duration::from_millis(20),
 };
 /// Renewals in one transaction: one or two milliseconds, so that others are not kept waiting for long.
 const RENEWALS_AT_ONCE: usize = 256;
