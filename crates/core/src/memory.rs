@@ -9,6 +9,8 @@ mod faults;
 mod link;
 mod server;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

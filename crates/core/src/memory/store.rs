@@ -14,6 +14,7 @@ use super::server::{Acquire, Server};
 use super::{MemoryWorld, lock};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
+use crate::mutation::{Rule, on};
 use crate::name::Name;
 use crate::owner::{Label, OwnerToken};
 use crate::store::{
@@ -284,7 +285,7 @@ impl Store for MemoryStore {
             };
             let (link, not_after) = (Arc::clone(&self.link), request.not_after);
             let step = move |server: &mut Server, now| {
-                if link.clock.now() > not_after {
+                if link.clock.now() > not_after && on(Rule::NotAfter) {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
                         "memory: the request came too late and was not executed",
@@ -402,7 +403,7 @@ async fn wait_until_off(switch: &watch::Sender<bool>) {
     let _ = switch.subscribe().wait_for(|on| !on).await;
 }
 
-async fn pause(delay: Duration) {
+pub(super) async fn pause(delay: Duration) {
     #[allow(clippy::disallowed_methods, reason = "the delay is the fault a test asked for")]
     tokio::time::sleep(delay).await;
 }
