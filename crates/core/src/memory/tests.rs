@@ -1,5 +1,7 @@
 //! The faults do what they say, and memory stays flat. What a store promises is tested by the conformance suite.
 
+#![allow(clippy::disallowed_methods, reason = "a request that is dropped is what is tested, in virtual time")]
+
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
