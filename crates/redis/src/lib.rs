@@ -1,1 +1,39 @@
 //! The Redis and Valkey store of Leasehold.
+//!
+//! It owns how leases, queues and fencing tokens are kept on one server, the scripts that change them
+//! (`scripts/*.lua`), and the connection they are sent on. It never decides when to retry or renew, who waits
+//! first inside a process, or when a lease counts as lost: the engine in `leasehold-core` does.
+//!
+//! The protocol is described in `docs/protocol.md`.
+
+mod acl;
+mod config;
+mod connection;
+mod doctor;
+mod events;
+mod failure;
+mod foreign;
+mod handshake;
+mod inspect;
+mod keys;
+mod questions;
+mod random;
+mod reply;
+mod rights;
+mod script;
+mod scripted;
+mod server_clock;
+mod shared;
+mod store;
+mod supervisor;
+mod tags;
+#[cfg(feature = "tls")]
+mod tls;
+mod transport;
+mod unscripted;
+mod waiters;
+mod wire;
+
+pub use acl::smallest_acl;
+pub use config::RedisConfig;
+pub use store::RedisStore;

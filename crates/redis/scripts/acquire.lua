@@ -1,0 +1,81 @@
+-- Takes a name if it is free and nobody is queued for it, else reports who holds it, and queues the owner
+-- when asked to.
+--
+-- include  shared
+--
+-- KEYS[1]  string  the lock key
+-- KEYS[2]  zset    the queue of the name
+-- KEYS[3]  string  the last fencing token
+--
+-- ARGV[1]  text    owner token
+-- ARGV[2]  ms      TTL
+-- ARGV[3]  us      not-after, in server time: later than this, nothing is done
+-- ARGV[4]  text    prefix of wake channels
+-- ARGV[5]  text    queue entry; '' = do not wait
+-- ARGV[6]  us      ticket of an earlier reply; '' = none
+-- ARGV[7…] text    earlier entries of this owner, on connections since dropped
+--
+-- Replies:
+--   'late', now
+--   'granted', fencing token, now, remaining ms
+--   'busy', holder, remaining ms, now
+--   'queued', holder, remaining ms, now, ticket, rank
+-- where holder is the value of the lock key, or '' when a waiter was served in this step (remaining: its
+-- claim) or when only dead waiters were removed (remaining: 0; ask again at once).
+-- Errors: WRONGTYPE (the key is not a string), BADFENCE.
+
+local token, ttl, prefix, entry, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
+local now_text = string.format('%.0f', now)
+
+if now > tonumber(ARGV[3]) then return { 'late', now_text } end
+
+local function leave_queue()
+  if entry ~= '' then redis.call('ZREM', KEYS[2], entry) end
+  if ARGV[7] then redis.call('ZREM', KEYS[2], unpack(ARGV, 7)) end
+end
+
+local function take()
+  local fence = mint()
+  if not fence then return fence_error() end
+  redis.call('SET', KEYS[1], token, 'PX', ttl)
+  return { 'granted', fence, now_text, ttl }
+end
+
+local function enqueue()
+  if ARGV[7] then redis.call('ZREM', KEYS[2], unpack(ARGV, 7)) end
+  if ticket == '' then ticket = redis.call('ZSCORE', KEYS[2], entry) or now_text end
+  redis.call('ZADD', KEYS[2], 'NX', ticket, entry)
+  if redis.call('PTTL', KEYS[2]) < QUEUE_TTL_MS then redis.call('PEXPIRE', KEYS[2], QUEUE_TTL_MS) end
+end
+
+local holder = redis.call('GET', KEYS[1])
+
+if holder == token then --[[rule:same-owner-on-retry]]
+--[[without:same-owner-on-retry]]-- if false then
+  local fence = mint()
+  if not fence then return fence_error() end
+  if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
+  leave_queue()
+  return { 'granted', fence, now_text, redis.call('PTTL', KEYS[1]) }
+end
+
+local remaining
+if holder then
+  remaining = redis.call('PTTL', KEYS[1])
+  if entry ~= '' then enqueue() end
+else
+  if redis.call('EXISTS', KEYS[2]) == 0 then return take() end
+  if entry ~= '' then enqueue() end
+  local outcome, claim = serve(prefix, token, true)
+  if outcome == 'me' or outcome == 'nobody' then
+    leave_queue()
+    local reply = take()
+    tell_head(prefix, ttl)
+    return reply
+  end
+  if outcome == 'more' then redis.call('DEL', KEYS[1]) end
+  holder, remaining = '', claim or 0
+end
+
+if entry == '' then return { 'busy', holder, remaining, now_text } end
+return { 'queued', holder, remaining, now_text, ticket, redis.call('ZRANK', KEYS[2], entry) or 0 }

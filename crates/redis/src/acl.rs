@@ -1,0 +1,152 @@
+//! The rights a user needs, in the server's own words.
+
+use leasehold_core::Namespace;
+
+use crate::keys::Keys;
+
+/// Everything that is sent, and everything scripts call.
+const COMMANDS: [&str; 22] = [
+    "hello",
+    "select",
+    "ping",
+    "time",
+    "eval",
+    "evalsha",
+    "get",
+    "set",
+    "del",
+    "exists",
+    "pttl",
+    "pexpire",
+    "zadd",
+    "zrem",
+    "zrange",
+    "zrank",
+    "zscore",
+    "subscribe",
+    "publish",
+    "pubsub|numsub",
+    "scan",
+    "type",
+];
+
+/// The command that gives a user all rights that locking under a namespace needs, and no more. The password is
+/// to be put in; the user's name as well.
+///
+/// ```
+/// use leasehold_core::Namespace;
+///
+/// let line = leasehold_redis::smallest_acl(&Namespace::default());
+/// assert!(line.starts_with("ACL SETUSER locks on >PASSWORD resetkeys ~lock:* resetchannels &lock:* -@all +hello "));
+/// ```
+pub fn smallest_acl(namespace: &Namespace) -> String {
+    let pattern = glob(namespace.as_str());
+    let quoted = |sigil: char| {
+        let rule = format!("{sigil}{pattern}");
+        if rule.contains([' ', '"', '\'', '\\']) {
+            format!("\"{}\"", rule.replace('\\', "\\\\").replace('"', "\\\""))
+        } else {
+            rule
+        }
+    };
+    let commands: Vec<_> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
+    format!(
+        "ACL SETUSER locks on >PASSWORD resetkeys {} resetchannels {} -@all {}",
+        quoted('~'),
+        quoted('&'),
+        commands.join(" ")
+    )
+}
+
+/// A call of every command, on keys and channels of the namespace, to ask the server about.
+pub(crate) fn examples(keys: &Keys, scripting: bool) -> Vec<Vec<String>> {
+    let probe = keys.of_probe();
+    let (lock, queue, fence) = (probe.lock.as_str(), probe.queue.as_str(), keys.fence());
+    let channel = keys.channel("probe");
+    let mut calls: Vec<Vec<&str>> = vec![
+        vec!["PING"],
+        vec!["GET", lock],
+        vec!["SET", lock, "probe", "NX", "PX", "1"],
+        vec!["PTTL", lock],
+        vec!["SCAN", "0"],
+        vec!["TYPE", lock],
+    ];
+    if scripting {
+        calls.extend([
+            vec!["TIME"],
+            vec!["EVAL", "return 1", "3", lock, queue, fence],
+            vec!["EVALSHA", "0", "3", lock, queue, fence],
+            vec!["GET", fence],
+            vec!["SET", fence, "1"],
+            vec!["DEL", lock],
+            vec!["EXISTS", queue],
+            vec!["PEXPIRE", lock, "1"],
+            vec!["ZADD", queue, "NX", "1", "probe"],
+            vec!["ZREM", queue, "probe"],
+            vec!["ZRANGE", queue, "0", "0"],
+            vec!["ZRANK", queue, "probe"],
+            vec!["ZSCORE", queue, "probe"],
+            vec!["SUBSCRIBE", &channel],
+            vec!["PUBLISH", &channel, "0"],
+            vec!["PUBSUB", "NUMSUB", &channel],
+        ]);
+    }
+    calls.into_iter().map(|words| words.into_iter().map(str::to_owned).collect()).collect()
+}
+
+/// The pattern that matches everything that begins with this text.
+pub(crate) fn glob(text: &str) -> String {
+    let mut pattern = String::new();
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '^' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern.push('*');
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rights_cover_what_is_called() {
+        for words in examples(&Keys::new(Namespace::default()).unwrap(), true) {
+            let command = words[0].to_lowercase();
+            assert!(
+                COMMANDS.iter().any(|known| *known == command || known.starts_with(&format!("{command}|"))),
+                "{command}"
+            );
+        }
+    }
+
+    #[test]
+    fn scripts_call_nothing_beyond_the_rights() {
+        for script in [
+            include_str!("../scripts/shared.lua"),
+            include_str!("../scripts/acquire.lua"),
+            include_str!("../scripts/release.lua"),
+            include_str!("../scripts/renew.lua"),
+            include_str!("../scripts/break.lua"),
+            include_str!("../scripts/probe.lua"),
+        ] {
+            let in_force = script.lines().filter(|line| !line.contains("--[[without:"));
+            for call in in_force.flat_map(|line| line.split("call('").skip(1)) {
+                let command = call.split('\'').next().unwrap().to_lowercase();
+                assert!(
+                    COMMANDS.iter().any(|known| known.split('|').next() == Some(&command)),
+                    "{command} is called but not among the rights"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn namespaces_with_glob_characters_are_escaped_and_quoted() {
+        let line = smallest_acl(&Namespace::new("a*b c").unwrap());
+        assert!(line.contains("\"~a\\\\*b c*\""), "{line}");
+        assert!(smallest_acl(&Namespace::new("").unwrap()).contains("resetkeys ~* "));
+    }
+}

@@ -1,0 +1,266 @@
+//! Makes a connection ready for use: greeting, who the server is, the wake channel, and what this user may do.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Clock, Error, ErrorKind, SystemClock};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisError};
+
+use crate::config::RedisConfig;
+use crate::connection::{Connection, Health};
+use crate::events::PushReader;
+use crate::failure::{Failure, Refusal};
+use crate::random;
+use crate::reply;
+use crate::rights::{self, Rights};
+use crate::shared::Shared;
+use crate::transport;
+
+/// Opening, greeting and trying rights together may take this long: a few round trips to anywhere.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The oldest Redis whose scripts and subscriptions work as needed. Every Valkey is newer.
+const OLDEST_REDIS: (u64, u64) = (6, 2);
+/// Commands that wait to be written before callers wait themselves.
+const PIPELINE_BUFFER: usize = 1_024;
+
+/// The task that reads and writes a connection; the connection ends when it is dropped.
+pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A connection, and the task that must run for it.
+pub(crate) struct Established {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) driver: tokio::task::JoinHandle<()>,
+    pub(crate) rights: Rights,
+}
+
+/// Connects, subscribes to a new wake channel and tries what the user may do.
+pub(crate) async fn establish(shared: &Arc<Shared>) -> Result<Established, Error> {
+    within(CONNECT_TIMEOUT, establish_without_limit(shared)).await
+}
+
+/// Opens a connection that is used for questions only: nothing is subscribed on it.
+pub(crate) async fn open_plain(config: &RedisConfig) -> Result<(MultiplexedConnection, Driver), Error> {
+    within(CONNECT_TIMEOUT, greet(config, None)).await
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+        let message = format!("the server gave no answer within {limit:?} of connecting");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    })
+}
+
+async fn establish_without_limit(shared: &Arc<Shared>) -> Result<Established, Error> {
+    let id = random::connection_id()?;
+    let health = Arc::new(Health::default());
+    let channel = shared.config.keys.channel(&id);
+    let reader = PushReader {
+        channel: channel.clone(),
+        health: Arc::clone(&health),
+        waiters: Arc::clone(&shared.waiters),
+        events: Arc::clone(&shared.events),
+    };
+    let (mut link, driver) = greet(&shared.config, Some(reader)).await?;
+    let driver = AbortOnDrop(Some(shared.handle.spawn({
+        let health = Arc::clone(&health);
+        async move {
+            driver.await;
+            health.died();
+        }
+    })));
+    let subscribed = shared.config.scripting && subscribe(&mut link, &channel, shared).await?;
+    let connection = Arc::new(Connection::new(id, subscribed, link, health));
+    who_is_there(&connection, shared).await?;
+    let rights = rights::find_out(&connection, shared).await?;
+    Ok(Established { connection, driver: driver.keep(), rights })
+}
+
+/// Opens the connection and says hello, with user and password.
+async fn greet(
+    config: &RedisConfig,
+    pushes: Option<PushReader>,
+) -> Result<(MultiplexedConnection, Driver), Error> {
+    let mut info = RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_db(i64::from(config.db))
+        // A user with few rights would leave a refusal in the server's ACL log for every connection.
+        .set_skip_set_lib_name();
+    if let Some(user) = &config.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &config.password {
+        info = info.set_password(password.expose());
+    }
+    // Whoever waits for a reply limits the time: the engine for operations, we for everything else.
+    let mut settings = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_connection_timeout(None)
+        .set_pipeline_buffer_size(PIPELINE_BUFFER);
+    if let Some(pushes) = pushes {
+        settings = settings.set_push_sender(pushes);
+    }
+    let stream = transport::open(&config.address).await?;
+    let (link, driver) = MultiplexedConnection::new_with_config(&info, stream, settings)
+        .await
+        .map_err(|error| greeting_refused(&error))?;
+    Ok((link, Box::pin(driver)))
+}
+
+fn greeting_refused(error: &RedisError) -> Error {
+    if error.kind() == redis::ErrorKind::RESP3NotSupported {
+        return too_old("a version before 6");
+    }
+    match Refusal::of(error) {
+        // A Sentinel and a server before 6 do not know HELLO with a protocol version.
+        Some(refusal) if refusal.is_unknown_command() || refusal.code == "NOPROTO" => {
+            too_old("a server without the command HELLO 3 (a Redis before 6, or an old Sentinel)")
+        }
+        Some(refusal) if refusal.text.contains("max number of clients") => Error::new(
+            ErrorKind::Unavailable,
+            "the server has reached its maxclients: close idle connections or raise maxclients",
+        ),
+        Some(refusal) if refusal.is_denied() => Error::new(
+            ErrorKind::Denied,
+            format!("the server denies this user the greeting ({}): allow +hello", refusal.shown()),
+        ),
+        Some(refusal) => refusal.into_error(),
+        None => Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the connection was closed during the greeting ({error}): is this a Redis or Valkey server?"
+            ),
+        ),
+    }
+}
+
+fn too_old(what: &str) -> Error {
+    Error::config(format!("the server is {what}: Redis 6.2 or Valkey 7.2 is the oldest that works"))
+}
+
+/// Asks the server what it is, and what time it is.
+async fn who_is_there(connection: &Connection, shared: &Shared) -> Result<(), Error> {
+    let mut questions = redis::pipe();
+    questions.cmd("HELLO").cmd("TIME");
+    let sent_at = SystemClock.now();
+    let replies = connection.call_all(&questions).await.map_err(Failure::into_error)?;
+    let [hello, time] = replies.as_slice() else { return Err(Failure::BadReply.into_error()) };
+    check_server(hello)?;
+    // A user who may not ask is told by the probe.
+    if let Ok(micros) = reply::time_micros(time) {
+        shared.server_clock.learn(micros, sent_at, SystemClock.now());
+    }
+    Ok(())
+}
+
+/// Refuses what is not one primary server of a version that works.
+pub(crate) fn check_server(hello: &redis::Value) -> Result<(), Error> {
+    if let Some(refusal) = Refusal::in_value(hello) {
+        return Err(refusal.into_error());
+    }
+    let field =
+        |name| reply::field(hello, name).and_then(|value| reply::text(value).ok()).unwrap_or_default();
+    match field("mode") {
+        "cluster" => {
+            return Err(Error::config(
+                "the server is a node of a cluster: connect with redis+cluster:// instead",
+            ));
+        }
+        "sentinel" => {
+            return Err(Error::config(
+                "the server is a Sentinel: connect with redis+sentinel://host:port/service-name instead",
+            ));
+        }
+        _ => {}
+    }
+    let version = field("version");
+    let mut numbers = version.split('.').map(|part| part.parse::<u64>().unwrap_or(0));
+    let version_number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    // A server that does not say its version may be any; the probe finds out what it lacks.
+    if !version.is_empty() && version_number < OLDEST_REDIS {
+        return Err(too_old(&format!("{} {version}", field("server"))));
+    }
+    if matches!(field("role"), "replica" | "slave") {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "the server is a replica: connect to its primary, since locks are never read from a replica",
+        ));
+    }
+    Ok(())
+}
+
+/// Subscribes and waits for the confirmation. A user without the right polls instead.
+async fn subscribe(link: &mut MultiplexedConnection, channel: &str, shared: &Shared) -> Result<bool, Error> {
+    match link.subscribe(channel).await {
+        Ok(()) => Ok(true),
+        Err(error) => match Refusal::of(&error) {
+            Some(refusal) => {
+                shared.warn_once_about_polling(&refusal);
+                Ok(false)
+            }
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the connection was lost while subscribing ({error})"),
+            )),
+        },
+    }
+}
+
+/// The first words of a call, for messages.
+pub(crate) fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words {
+        command.arg(*word);
+    }
+    command
+}
+
+/// Ends a task with whoever started it, until it is kept.
+struct AbortOnDrop(Option<tokio::task::JoinHandle<()>>);
+
+impl AbortOnDrop {
+    #[allow(clippy::expect_used, reason = "the only other place that empties it is Drop")]
+    fn keep(mut self) -> tokio::task::JoinHandle<()> {
+        self.0.take().expect("kept once")
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    fn refusal(fields: &[(&str, &str)]) -> Option<Error> {
+        let text = |text: &str| Value::SimpleString(text.to_owned());
+        check_server(&Value::Map(fields.iter().map(|(name, value)| (text(name), text(value))).collect()))
+            .err()
+    }
+
+    #[test]
+    fn only_a_primary_of_its_own_and_of_a_version_that_works_is_accepted() {
+        for version in ["6.2.0", "7.0.15", "7.2.4", "9.1.2", "10.0.0", ""] {
+            assert!(refusal(&[("version", version), ("mode", "standalone"), ("role", "master")]).is_none());
+        }
+        for (fields, kind, word) in [
+            ([("mode", "cluster"), ("version", "7.0.0")], ErrorKind::Config, "redis+cluster://"),
+            ([("mode", "sentinel"), ("version", "7.0.0")], ErrorKind::Config, "redis+sentinel://"),
+            ([("mode", "standalone"), ("version", "6.0.16")], ErrorKind::Config, "6.2"),
+            ([("mode", "standalone"), ("version", "5.0.1")], ErrorKind::Config, "6.2"),
+            ([("role", "replica"), ("version", "7.0.0")], ErrorKind::Unavailable, "primary"),
+        ] {
+            let error = refusal(&fields).unwrap();
+            assert!(error.kind() == kind && error.to_string().contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Looking at names: one of them, or all that are taken. Changes nothing.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::store::{Inspection, Listing};
+use leasehold_core::{Error, Name};
+use redis::{Cmd, Pipeline, Value};
+
+use crate::failure::{Failure, Refusal, about};
+use crate::foreign;
+use crate::handshake::command;
+use crate::questions::Questions;
+use crate::reply;
+use crate::scripted::holder_of;
+use crate::shared::Shared;
+use crate::wire::{self, Told, remaining_time};
+
+/// Waiters shown of one name.
+const MOST_WAITERS: usize = 1_000;
+/// How many keys the server looks at per `SCAN`: a millisecond of its time.
+const SCAN_COUNT: usize = 1_000;
+/// A listing ends after this many `SCAN`s, so that a huge keyspace cannot keep it busy for ever.
+const MOST_SCANS: usize = 100_000;
+/// Names whose values are asked for together.
+const NAMES_PER_BATCH: usize = 200;
+
+pub(crate) async fn inspect(
+    shared: &Shared,
+    questions: &Questions,
+    name: &Name,
+) -> Result<Option<Inspection>, Error> {
+    let mut asked = redis::pipe();
+    ask_about(shared, name, &mut asked);
+    let replies = questions.ask_all(&asked).await.map_err(about(name))?;
+    let mut seen = match read(shared, name, &replies) {
+        Ok(seen) => seen,
+        Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {
+            let keys = shared.config.keys.of(name);
+            let kind = questions.ask(command(&["TYPE", &keys.lock])).await.map_err(about(name))?;
+            let kind = reply::text(&kind).unwrap_or("value of another type").to_owned();
+            return Err(
+                foreign::error(&keys.lock, &kind, "another program").context(format_args!("{name:?}"))
+            );
+        }
+        Err(failure) => return Err(about(name)(failure)),
+    };
+    if let Some((_, entries)) = &mut seen {
+        only_live(shared, questions, entries).await.map_err(about(name))?;
+    }
+    Ok(seen
+        .map(|(inspection, entries)| with_waiters(inspection, &entries))
+        .filter(|inspection| inspection.holder.is_some() || !inspection.waiters.is_empty()))
+}
+
+pub(crate) async fn list(
+    shared: &Shared,
+    questions: &Questions,
+    prefix: &str,
+    limit: usize,
+) -> Result<Listing, Error> {
+    let (names, more) = names(shared, questions, prefix, limit).await.map_err(Failure::into_error)?;
+    let mut listing = Listing { entries: Vec::with_capacity(names.len()), more };
+    for batch in names.chunks(NAMES_PER_BATCH) {
+        let mut asked = redis::pipe();
+        for name in batch {
+            ask_about(shared, name, &mut asked);
+        }
+        let replies = questions.ask_all(&asked).await.map_err(Failure::into_error)?;
+        for (name, replies) in batch.iter().zip(replies.chunks(batch_questions(shared))) {
+            // A name that was released meanwhile is left out, and so is one that became something else.
+            match read(shared, name, replies) {
+                Ok(Some((inspection, entries))) if inspection.holder.is_some() => {
+                    listing.entries.push(with_waiters(inspection, &entries));
+                }
+                Ok(_) => {}
+                Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {}
+                Err(failure) => return Err(about(name)(failure)),
+            }
+        }
+    }
+    Ok(listing)
+}
+
+/// The smallest `limit` names of string keys under the namespace, and whether there are more.
+async fn names(
+    shared: &Shared,
+    questions: &Questions,
+    prefix: &str,
+    limit: usize,
+) -> Result<(Vec<Name>, bool), Failure> {
+    let pattern = shared.config.keys.pattern(prefix);
+    let count = SCAN_COUNT.to_string();
+    let mut found = BTreeMap::new();
+    let (mut cursor, mut more) = ("0".to_owned(), false);
+    for _ in 0..MOST_SCANS {
+        let scan = command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", &count, "TYPE", "string"]);
+        let page = questions.ask(scan).await?;
+        let [next, keys] = reply::array(&page)? else { return Err(Failure::BadReply) };
+        for key in reply::array(keys)? {
+            if let Some(name) = reply::text(key).ok().and_then(|key| shared.config.keys.name_of(key)) {
+                found.insert(name, ());
+                if found.len() > limit {
+                    found.pop_last();
+                    more = true;
+                }
+            }
+        }
+        reply::text(next)?.clone_into(&mut cursor);
+        if cursor == "0" {
+            return Ok((found.into_keys().collect(), more));
+        }
+    }
+    Ok((found.into_keys().collect(), true))
+}
+
+fn ask_about(shared: &Shared, name: &Name, asked: &mut Pipeline) {
+    let keys = shared.config.keys.of(name);
+    asked.cmd("GET").arg(&keys.lock).cmd("PTTL").arg(&keys.lock);
+    if shared.config.scripting {
+        asked.cmd("ZRANGE").arg(&keys.queue).arg(0).arg(MOST_WAITERS - 1);
+    }
+}
+
+fn batch_questions(shared: &Shared) -> usize {
+    if shared.config.scripting { 3 } else { 2 }
+}
+
+/// What was seen, and the entries of its queue; `None` when there is neither.
+fn read(
+    shared: &Shared,
+    name: &Name,
+    replies: &[Value],
+) -> Result<Option<(Inspection, Vec<Value>)>, Failure> {
+    if replies.len() != batch_questions(shared) {
+        return Err(Failure::BadReply);
+    }
+    if let Some(refusal) = replies.iter().find_map(Refusal::in_value) {
+        return Err(Failure::Refused(refusal));
+    }
+    let holder = match &replies[0] {
+        Value::Nil => None,
+        value => Some(match reply::bytes(value)? {
+            b"" => leasehold_core::store::Holder::Foreign,
+            value => holder_of(value),
+        }),
+    };
+    let entries = replies.get(2).map(reply::array).transpose()?.unwrap_or_default().to_vec();
+    if holder.is_none() && entries.is_empty() {
+        return Ok(None);
+    }
+    let remaining = holder.as_ref().and(remaining_time(reply::integer(&replies[1])?));
+    let inspection =
+        Inspection { name: name.clone(), holder, remaining, waiters: Vec::new(), fencing_token: None };
+    Ok(Some((inspection, entries)))
+}
+
+fn with_waiters(mut inspection: Inspection, entries: &[Value]) -> Inspection {
+    inspection.waiters = entries
+        .iter()
+        .map(|entry| {
+            let owner = reply::bytes(entry).ok().and_then(wire::read_entry);
+            owner.map_or_else(
+                || "a waiter of another version".to_owned(),
+                |(_, owner)| owner.label().to_owned(),
+            )
+        })
+        .collect();
+    inspection
+}
+
+/// Leaves out the waiters whose process is gone, where this user may ask who listens.
+async fn only_live(shared: &Shared, questions: &Questions, entries: &mut Vec<Value>) -> Result<(), Failure> {
+    let channel_of = |entry: &Value| match wire::read_entry(reply::bytes(entry).ok()?)? {
+        (Told::ByPush(connection_id), _) => Some(shared.config.keys.channel(connection_id)),
+        (Told::ByPolling { .. }, _) => None,
+    };
+    let channels: Vec<_> = entries.iter().filter_map(channel_of).collect();
+    if channels.is_empty() {
+        return Ok(());
+    }
+    let mut ask = Cmd::new();
+    ask.arg("PUBSUB").arg("NUMSUB").arg(&channels);
+    let listening = match questions.ask(ask).await {
+        Ok(listening) => listening,
+        Err(Failure::Refused(_)) => return Ok(()),
+        Err(failure) => return Err(failure),
+    };
+    entries.retain(|entry| {
+        channel_of(entry).is_none_or(|channel| {
+            reply::field(&listening, &channel).is_none_or(|count| reply::number(count).is_ok_and(|n| n > 0))
+        })
+    });
+    Ok(())
+}

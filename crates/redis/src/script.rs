@@ -1,0 +1,219 @@
+//! The scripts: their text, their hashes, and how one is called. What they do is written in `scripts/*.lua`.
+
+use redis::Cmd;
+
+/// A script, ready to be called.
+#[derive(Debug)]
+pub(crate) struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    fn new(sources: &[&str]) -> Self {
+        let text = sources.iter().map(|source| prepared(source)).collect::<String>();
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// Begins a call by hash; keys and arguments follow.
+    pub(crate) fn by_hash(&self, keys: usize) -> Cmd {
+        let mut command = Cmd::with_capacity(12, 320);
+        command.arg("EVALSHA").arg(self.hash.as_str()).arg(keys);
+        command
+    }
+
+    /// The same call with the whole text, which makes the server keep it.
+    pub(crate) fn by_text(&self, call: &Cmd) -> Cmd {
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(self.text.as_str());
+        for argument in call.args_iter().skip(2) {
+            match argument {
+                redis::Arg::Simple(bytes) => command.arg(bytes),
+                _ => continue,
+            };
+        }
+        command
+    }
+}
+
+/// All scripts.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) renew: Script,
+    pub(crate) break_lease: Script,
+    pub(crate) probe: Script,
+}
+
+const SHARED: &str = include_str!("../scripts/shared.lua");
+const ACQUIRE: &str = include_str!("../scripts/acquire.lua");
+const RELEASE: &str = include_str!("../scripts/release.lua");
+const RENEW: &str = include_str!("../scripts/renew.lua");
+const BREAK: &str = include_str!("../scripts/break.lua");
+const PROBE: &str = include_str!("../scripts/probe.lua");
+
+impl Scripts {
+    pub(crate) fn load() -> Self {
+        Self {
+            acquire: Script::new(&[SHARED, ACQUIRE]),
+            release: Script::new(&[SHARED, RELEASE]),
+            renew: Script::new(&[RENEW]),
+            break_lease: Script::new(&[SHARED, BREAK]),
+            probe: Script::new(&[PROBE]),
+        }
+    }
+}
+
+/// The script as it is sent.
+#[cfg(not(leasehold_mutation))]
+fn prepared(source: &str) -> String {
+    source.to_owned()
+}
+
+/// The script as it is sent: a line that ends with `--[[rule:NAME]]` is dropped when that rule is off, and a
+/// line that begins with `--[[without:NAME]]--` is only then in force.
+#[cfg(leasehold_mutation)]
+fn prepared(source: &str) -> String {
+    use leasehold_core::mutation::{Rule, on};
+    let mut text = source.to_owned();
+    for rule in Rule::ALL.iter().filter(|&&rule| !on(rule)) {
+        let guarded = format!("--[[rule:{}]]", rule.name());
+        let substitute = format!("--[[without:{}]]--", rule.name());
+        text = text
+            .lines()
+            .filter(|line| !line.contains(&guarded))
+            .map(|line| line.replace(&substitute, "") + "\n")
+            .collect();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use leasehold_core::mutation::Rule;
+
+    use super::*;
+
+    const ALL: [(&str, &str); 5] =
+        [("acquire", ACQUIRE), ("release", RELEASE), ("renew", RENEW), ("break", BREAK), ("probe", PROBE)];
+
+    /// The parts of a script's header and code that must agree.
+    struct Parsed {
+        declared: BTreeSet<String>,
+        used: BTreeSet<String>,
+        includes_shared: bool,
+    }
+
+    fn parse(source: &str) -> Parsed {
+        let (mut declared, mut code, mut includes_shared) = (BTreeSet::new(), String::new(), false);
+        for line in source.lines() {
+            match line.strip_prefix("-- ") {
+                Some(comment) => {
+                    includes_shared |= comment.trim().split_whitespace().eq(["include", "shared"]);
+                    if comment.starts_with("KEYS[") || comment.starts_with("ARGV[") {
+                        let end = comment.find(']').unwrap();
+                        let kind = comment[end + 1..].split_whitespace().next().unwrap();
+                        assert!(
+                            ["string", "zset", "text", "ms", "us"].contains(&kind),
+                            "{comment}: {kind} is no type of the header"
+                        );
+                        declared.insert(comment[..=end].to_owned());
+                    }
+                }
+                None => code.push_str(line),
+            }
+        }
+        if includes_shared {
+            code.push_str(SHARED);
+        }
+        Parsed { used: used_in(&code, &declared), declared, includes_shared }
+    }
+
+    /// The KEYS and ARGV that the code reads: by index, as the rest from an index on, or by a loop from one.
+    fn used_in(code: &str, declared: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut used = BTreeSet::new();
+        for array in ["KEYS[", "ARGV["] {
+            for (at, _) in code.match_indices(array) {
+                let index: String = code[at + 5..].chars().take_while(char::is_ascii_digit).collect();
+                if !index.is_empty() {
+                    let rest = format!("{array}{index}…]");
+                    let single = format!("{array}{index}]");
+                    used.insert(if declared.contains(&rest) { rest } else { single });
+                }
+            }
+        }
+        used
+    }
+
+    #[test]
+    fn headers_declare_exactly_what_the_scripts_use() {
+        for (name, source) in ALL {
+            let parsed = parse(source);
+            assert_eq!(parsed.declared, parsed.used, "{name}.lua");
+            assert!(source.contains("-- Replies:"), "{name}.lua says what it replies");
+        }
+    }
+
+    #[test]
+    fn the_shared_part_is_included_where_the_header_says_so() {
+        let loaded = Scripts::load();
+        for (script, source) in [
+            (&loaded.acquire, ACQUIRE),
+            (&loaded.release, RELEASE),
+            (&loaded.renew, RENEW),
+            (&loaded.break_lease, BREAK),
+            (&loaded.probe, PROBE),
+        ] {
+            assert_eq!(script.text.starts_with(SHARED), parse(source).includes_shared);
+        }
+    }
+
+    #[test]
+    fn renewal_declares_the_lock_key_only() {
+        let keys: Vec<_> =
+            parse(RENEW).declared.into_iter().filter(|name| name.starts_with("KEYS")).collect();
+        assert_eq!(keys, ["KEYS[1]"]);
+    }
+
+    #[test]
+    fn numbers_leave_the_scripts_as_whole_text_and_time_is_read_once() {
+        for (name, source) in ALL.into_iter().chain([("shared", SHARED)]) {
+            assert!(!source.contains("tostring("), "{name}.lua: tostring rounds large numbers (trap 38)");
+            let reads = source.matches("call('TIME')").count();
+            assert!(reads <= usize::from(name == "shared"), "{name}.lua reads the time again (trap 39)");
+        }
+    }
+
+    #[test]
+    fn rules_named_in_scripts_exist() {
+        for (name, source) in ALL.into_iter().chain([("shared", SHARED)]) {
+            for marker in ["--[[rule:", "--[[without:"] {
+                for (at, _) in source.match_indices(marker) {
+                    let rule = source[at + marker.len()..].split("]]").next().unwrap();
+                    assert!(Rule::ALL.iter().any(|known| known.name() == rule), "{name}.lua: {rule}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_by_text_has_the_same_keys_and_arguments() {
+        let script = Script::new(&["return 1"]);
+        let mut call = script.by_hash(1);
+        call.arg("key").arg("argument").arg("");
+        let whole = script.by_text(&call);
+        let arguments: Vec<_> = whole
+            .args_iter()
+            .map(|argument| match argument {
+                redis::Arg::Simple(bytes) => bytes,
+                _ => panic!("no cursor in a script call"),
+            })
+            .collect();
+        assert_eq!(arguments, [&b"EVAL"[..], b"return 1", b"1", b"key", b"argument", b""]);
+        assert_eq!(script.hash, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+}

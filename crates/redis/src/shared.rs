@@ -1,0 +1,118 @@
+//! What the store, its supervisor and the tasks of its connections share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use leasehold_core::{Error, ErrorKind};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::config::RedisConfig;
+use crate::connection::Connection;
+use crate::events::Events;
+use crate::failure::Refusal;
+use crate::rights::Rights;
+use crate::script::Scripts;
+use crate::server_clock::ServerClock;
+use crate::waiters::Waiters;
+
+/// Shared by everything that belongs to one store.
+pub(crate) struct Shared {
+    pub(crate) config: RedisConfig,
+    pub(crate) scripts: Scripts,
+    /// The runtime that reads and writes the connections.
+    pub(crate) handle: Handle,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) server_clock: ServerClock,
+    /// Told when the store closes.
+    pub(crate) closing: Notify,
+    state: RwLock<State>,
+    warned_about_polling: AtomicBool,
+}
+
+/// The connection in use, or why there is none.
+enum State {
+    Live { connection: Arc<Connection>, rights: Rights },
+    Down { kind: ErrorKind, reason: String },
+    Closed,
+}
+
+impl Shared {
+    pub(crate) fn new(config: RedisConfig, handle: Handle) -> Self {
+        Self {
+            config,
+            scripts: Scripts::load(),
+            handle,
+            waiters: Arc::default(),
+            events: Arc::default(),
+            server_clock: ServerClock::default(),
+            closing: Notify::new(),
+            state: RwLock::new(State::Down {
+                kind: ErrorKind::Unavailable,
+                reason: "the store is not connected yet".to_owned(),
+            }),
+            warned_about_polling: AtomicBool::new(false),
+        }
+    }
+
+    /// The connection in use.
+    ///
+    /// # Errors
+    /// Why there is none. Nothing was sent.
+    pub(crate) fn live(&self) -> Result<(Arc<Connection>, Rights), Error> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            State::Live { connection, rights } => Ok((Arc::clone(connection), *rights)),
+            State::Down { kind, reason } => Err(Error::new(*kind, self.at_server(reason))),
+            State::Closed => Err(Error::new(ErrorKind::Unavailable, self.at_server("the store was closed"))),
+        }
+    }
+
+    /// Whether a grant would be pushed now; unknown while there is no connection, so no.
+    pub(crate) fn can_push(&self) -> bool {
+        self.live().is_ok_and(|(connection, _)| connection.subscribed)
+    }
+
+    pub(crate) fn went_live(&self, connection: Arc<Connection>, rights: Rights) {
+        self.change(State::Live { connection, rights });
+    }
+
+    pub(crate) fn went_down(&self, kind: ErrorKind, reason: String) {
+        self.change(State::Down { kind, reason });
+    }
+
+    pub(crate) fn close(&self) {
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;
+        self.closing.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(&*self.state.read().unwrap_or_else(PoisonError::into_inner), State::Closed)
+    }
+
+    fn change(&self, to: State) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        // What is closed stays closed.
+        if !matches!(*state, State::Closed) {
+            *state = to;
+        }
+    }
+
+    pub(crate) fn at_server(&self, message: &str) -> String {
+        format!("{}: {message}", self.config.describe())
+    }
+
+    /// Says once that waiting costs more here than it could.
+    pub(crate) fn warn_once_about_polling(&self, refusal: &Refusal) {
+        if self.warned_about_polling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let namespace = self.config.namespace().as_str();
+        tracing::warn!(
+            store = self.config.describe(),
+            refused = refusal.shown(),
+            "waiters poll instead of being told, since this user may not use wake channels: allow it the channels \
+             &{namespace}* and the commands SUBSCRIBE, PUBLISH and PUBSUB"
+        );
+    }
+}

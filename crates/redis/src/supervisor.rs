@@ -1,0 +1,144 @@
+//! Keeps one connection alive: notices when it is dead, makes another with back-off, and tells the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::store::StoreEvent;
+use leasehold_core::{COMMAND_TIMEOUT, Clock, SystemClock};
+
+use crate::connection::Connection;
+use crate::failure::{Failure, Refusal};
+use crate::handshake::{Established, check_server, command, establish};
+use crate::random::jittered;
+use crate::reply;
+use crate::shared::Shared;
+
+/// A connection on which nothing was answered for this long is asked whether it is alive: with its timeout, a
+/// dead one is noticed within four seconds.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// The first pause before connecting again …
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// … doubles up to this one. Both are jittered, so that a fleet does not come back as one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Runs until the store is closed.
+pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
+    let mut live = first;
+    loop {
+        let reason = watch(&shared, &mut live).await;
+        live.connection.health().died();
+        live.driver.abort();
+        if shared.is_closed() {
+            return;
+        }
+        tracing::warn!(store = shared.config.describe(), reason, "the connection to the server is lost");
+        shared.went_down(
+            leasehold_core::ErrorKind::Unavailable,
+            format!("the connection is lost ({reason}) and is being made anew"),
+        );
+        let Some(again) = reconnect(&shared).await else { return };
+        live = again;
+        shared.went_live(Arc::clone(&live.connection), live.rights);
+        tracing::info!(store = shared.config.describe(), "connected to the server again");
+        shared.events.deliver(StoreEvent::Reconnected);
+    }
+}
+
+/// Returns why the connection is to be given up.
+async fn watch(shared: &Shared, live: &mut Established) -> &'static str {
+    let connection = Arc::clone(&live.connection);
+    let mut last_heartbeat = SystemClock.now();
+    loop {
+        let heartbeat_due = HEARTBEAT.saturating_sub(SystemClock.now().since(last_heartbeat));
+        let bound_due = shared.waiters.bound_interval().map(|interval| {
+            let age = connection.health().bound().map_or(interval, |bound| SystemClock.now().since(bound));
+            interval.saturating_sub(age)
+        });
+        let pause = bound_due.map_or(heartbeat_due, |bound_due| bound_due.min(heartbeat_due));
+        tokio::select! {
+            _ = &mut live.driver => return "the server closed it",
+            () = connection.health().give_up.notified() => return "the server gives no answers",
+            () = shared.closing.notified() => return "the store is closing",
+            () = shared.waiters.hurry.notified() => continue,
+            () = tokio::time::sleep(pause) => {}
+        }
+        let answer = if heartbeat_due <= pause {
+            last_heartbeat = SystemClock.now();
+            shared.waiters.sweep(last_heartbeat);
+            heartbeat(shared, &connection).await
+        } else {
+            ping(&connection).await
+        };
+        if let Err(reason) = answer {
+            return reason;
+        }
+    }
+}
+
+/// Asks a connection that was idle who is there and what time it is. One that was not has answered already.
+async fn heartbeat(shared: &Shared, connection: &Connection) -> Result<(), &'static str> {
+    let idle = connection.health().bound().is_none_or(|bound| SystemClock.now().since(bound) >= HEARTBEAT);
+    if !idle {
+        return Ok(());
+    }
+    let mut questions = redis::pipe();
+    questions.cmd("HELLO").cmd("TIME");
+    let sent_at = SystemClock.now();
+    // A second try at once: the connection is given up after two without an answer.
+    for _ in 0..2 {
+        match tokio::time::timeout(COMMAND_TIMEOUT, connection.call_all(&questions)).await {
+            Err(_) => {}
+            Ok(Ok(replies)) => return judge(shared, &replies, sent_at),
+            Ok(Err(Failure::ReplyLost(_) | Failure::NotSent(_))) => return Err("the server closed it"),
+            Ok(Err(_)) => return Ok(()),
+        }
+    }
+    Err("the server gives no answers")
+}
+
+/// A primary that has become a replica is left: it would answer from old data.
+fn judge(
+    shared: &Shared,
+    replies: &[redis::Value],
+    sent_at: leasehold_core::Moment,
+) -> Result<(), &'static str> {
+    let [hello, time] = replies else { return Ok(()) };
+    if Refusal::in_value(hello).is_none() && check_server(hello).is_err() {
+        return Err("the server is no primary any more");
+    }
+    if let Ok(micros) = reply::time_micros(time) {
+        shared.server_clock.learn(micros, sent_at, SystemClock.now());
+    }
+    Ok(())
+}
+
+/// Refreshes the bound of grants. A reply that does not come is noticed by the heartbeat.
+async fn ping(connection: &Connection) -> Result<(), &'static str> {
+    match tokio::time::timeout(COMMAND_TIMEOUT, connection.call(&command(&["PING"]))).await {
+        Ok(Err(Failure::ReplyLost(_) | Failure::NotSent(_))) => Err("the server closed it"),
+        _ => Ok(()),
+    }
+}
+
+/// Tries until it is connected again; `None` when the store is closed meanwhile.
+async fn reconnect(shared: &Arc<Shared>) -> Option<Established> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(jittered(pause)) => {}
+            () = shared.closing.notified() => return None,
+        }
+        let result = tokio::select! {
+            result = establish(shared) => result,
+            () = shared.closing.notified() => return None,
+        };
+        match result {
+            Ok(established) => return Some(established),
+            Err(error) => {
+                tracing::debug!(store = shared.config.describe(), %error, "connecting again failed");
+                shared.went_down(error.kind(), error.to_string());
+            }
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
