@@ -16,7 +16,6 @@ use crate::durations;
     name = "leasehold",
     version,
     subcommand_required = true,
-    propagate_version = true,
     max_term_width = 100,
     after_help = EXAMPLES
 )]
@@ -132,9 +131,10 @@ Exit codes:
 
 Stopping:
   TERM to this process goes to the command, which is killed if it still runs after --grace.
-  INT, HUP, QUIT, USR1 and USR2 are passed on and nothing else. While waiting, TERM, INT, HUP and QUIT
-  end the wait. What the command leaves running gets a second, then TERM, then after --grace KILL; on
-  Linux that includes processes that left its group. Processes of another user cannot be killed.
+  INT, HUP, QUIT, USR1 and USR2 are passed on and nothing else.
+  While waiting, TERM, INT, HUP and QUIT end the wait.
+  What the command leaves running gets a second, then TERM, then KILL after --grace; on Linux
+  also what left its group. Processes of another user cannot be killed, nor daemons elsewhere.
 
 Examples:
   leasehold run order:1001 -- ./ship 1001

@@ -54,17 +54,18 @@ fn one_line(error: &clap::Error) -> String {
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::Strings(missing)) => missing.join(" "),
+                Some(ContextValue::Strings(missing)) => missing.join(" and "),
                 _ => String::new(),
             };
             let missing = missing.replace(['<', '>'], "").replace("...", "");
-            format!("{} missing: write {}; {help}", missing, example_of(&command))
+            format!("{missing} missing: write {}; {help}", example_of(&command))
         }
         _ => {
             let words = rendered.split("\n\nUsage:").next().unwrap_or(&rendered);
             let words = words.split("\n\nFor more information").next().unwrap_or(words);
             let words = words.strip_prefix("error: ").unwrap_or(words);
-            let lines: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let advice = |line: &&str| !line.is_empty() && !line.starts_with("tip: to pass");
+            let lines: Vec<_> = words.lines().map(str::trim).filter(advice).collect();
             format!("{}; {help}", lines.join("; "))
         }
     }

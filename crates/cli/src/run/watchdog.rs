@@ -15,7 +15,7 @@ use std::time::Duration;
 use leasehold::core::{Clock, Moment, SystemClock};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
@@ -140,8 +140,6 @@ impl Watchdog {
 fn start_process() -> io::Result<(OwnedFd, Pid)> {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&write_end, true)?;
-    let read_end = above_standard_streams(read_end)?;
-    let write_end = above_standard_streams(write_end)?;
     let mut command = Command::new(this_program()?);
     command
         .arg0(OsStr::new("leasehold"))
@@ -152,12 +150,6 @@ fn start_process() -> io::Result<(OwnedFd, Pid)> {
         .stdout(Stdio::null());
     let process = spawn::in_own_session(command)?;
     Ok((write_end, process))
-}
-
-/// A pipe must not take the place of a standard stream that was closed when we were started.
-fn above_standard_streams(fd: OwnedFd) -> io::Result<OwnedFd> {
-    const FIRST_OTHER: i32 = 3;
-    Ok(fcntl_dupfd_cloexec(fd, FIRST_OTHER)?)
 }
 
 /// This very program, also after its file was replaced by an upgrade.

@@ -1,6 +1,5 @@
 //! Shared by the tests of the command: a sandbox with a store of its own, processes that cannot outlive a test,
 //! and waiting with a bound wide enough for a busy machine.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -21,16 +21,11 @@ fn a_command_that_outlives_the_ttl_keeps_its_lease() {
 #[test]
 fn a_broken_lease_stops_the_command_and_its_code_is_79() {
     let sandbox = Sandbox::new();
-    for option in ["--yes", "--now"] {
+    for how in [&["break", "job", "--yes"][..], &["break", "job", "--yes", "--now"]] {
         let script = "trap 'exit 0' TERM; echo > held; while :; do sleep 0.01; done";
         let run = Running::start(&mut sandbox.job(&["--ttl", "3s"], script));
         sandbox.wait_for_file("held");
-        let broken =
-            sandbox.output(["break", "job", "--yes", option].into_iter().take(if option == "--yes" {
-                3
-            } else {
-                4
-            }));
+        let broken = sandbox.output(how);
         assert!(broken.status.success(), "{}", err(&broken));
         let (code, said) = run.finish();
         assert_eq!(code, Some(79), "although the command ended with 0: {said}");
@@ -151,4 +146,25 @@ fn a_signal_ends_the_wait_for_a_release_that_cannot_be_confirmed() {
     let (code, said) = run.finish();
     assert_eq!(code, Some(6), "{said}");
     assert!(said.contains("interrupted before job was given back"), "{said}");
+}
+
+#[test]
+fn a_loss_that_is_found_at_the_release_gives_79_too() {
+    let sandbox = Sandbox::new();
+    let script = r#""$0" break job --yes --now"#;
+    let output = sandbox.output(["run", "job", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_leasehold")]);
+    assert_eq!(output.status.code(), Some(79));
+    assert!(err(&output).contains("somebody else may have held it too"), "{}", err(&output));
+}
+
+#[test]
+fn a_command_granted_by_a_hand_over_runs_undisturbed() {
+    let sandbox = Sandbox::new();
+    let first = Running::start(&mut sandbox.job(&[], "echo > held; while [ ! -e go ]; do sleep 0.01; done"));
+    sandbox.wait_for_file("held");
+    let next = Running::start(&mut sandbox.job(&["-q", "--ttl", "60s", "--grace", "25s"], "sleep 2; exit 3"));
+    sandbox.wait_for_waiter("job");
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    assert_eq!(first.finish().0, Some(0));
+    assert_eq!(next.finish(), (Some(3), String::new()));
 }

@@ -1,7 +1,7 @@
 //! What happens to the command when the process that watches over it is killed or frozen.
 
 use crate::common::{Running, Sandbox, children_of, is_running, state_of, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// A command with a grandchild, both deaf to TERM.
 const DEAF: &str = "trap '' TERM INT HUP; sleep 600 & echo $! > grandchild; echo $$ > child; wait";
@@ -34,18 +34,33 @@ fn a_killed_watchdog_is_replaced() {
 }
 
 #[test]
-fn the_watchdog_survives_what_is_sent_to_the_group_and_to_itself() {
+fn the_watchdog_survives_what_is_sent_to_it_and_to_our_group() {
+    use std::os::unix::process::CommandExt;
     let sandbox = Sandbox::new();
-    let mut run = Running::start(&mut sandbox.job(&[], DEAF));
-    let child = sandbox.pid_of("child");
+    let run = Running::start(sandbox.job(&[], DEAF).process_group(0));
+    let (child, grandchild) = (sandbox.pid_of("child"), sandbox.pid_of("grandchild"));
     let watchdog = watchdog_of(&run);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
         kill_process(watchdog, signal).unwrap();
     }
-    assert!(run.is_running());
-    run.signal(Signal::KILL);
-    wait_until("the command is gone", || !is_running(child));
-    assert!(!is_running(watchdog) || state_of(watchdog).is_empty());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(is_running(watchdog));
+    kill_process_group(run.pid(), Signal::KILL).unwrap();
+    wait_until("the command is gone", || !is_running(child) && !is_running(grandchild));
+}
+
+#[test]
+fn no_command_survives_a_wrapper_killed_at_any_moment_of_its_start() {
+    let sandbox = Sandbox::new();
+    for moment in 0..40 {
+        let run = Running::start(&mut sandbox.job(&["--ttl", "1s"], "echo $$ >> children; exec sleep 600"));
+        std::thread::sleep(std::time::Duration::from_micros(500 * moment));
+        drop(run);
+    }
+    wait_until("all of them are gone", || {
+        let children = crate::common::read(&sandbox.path("children"));
+        children.lines().all(|pid| !is_running(Pid::from_raw(pid.parse().unwrap()).unwrap()))
+    });
 }
 
 #[cfg(target_os = "linux")]
@@ -89,4 +104,22 @@ fn the_watchdog_is_gone_and_collected_when_the_wrapper_ends() {
     std::fs::write(sandbox.path("go"), "").unwrap();
     assert_eq!(run.finish().0, Some(0));
     assert_eq!(state_of(watchdog), "");
+}
+
+#[test]
+fn a_wrapper_that_was_frozen_without_a_watchdog_kills_at_once_when_it_goes_on() {
+    let sandbox = Sandbox::new();
+    let script = "trap 'echo told > told' TERM; echo $$ > child; while :; do sleep 0.01; done";
+    let run = Running::start(&mut sandbox.job(&["--ttl", "2s", "--grace", "900ms"], script));
+    let child = sandbox.pid_of("child");
+    let watchdog = watchdog_of(&run);
+    run.signal(Signal::STOP);
+    kill_process(watchdog, Signal::KILL).unwrap();
+    let next = sandbox.output(["run", "job", "--", "true"]);
+    assert_eq!(next.status.code(), Some(0), "the lease is over");
+    assert!(is_running(child), "nobody was left to kill it");
+    run.signal(Signal::CONT);
+    assert_eq!(run.finish().0, Some(79));
+    assert!(!is_running(child));
+    assert!(!sandbox.path("told").exists(), "there was no time left for that");
 }
