@@ -21,7 +21,7 @@ use crate::sweep;
 const LOG_PAGES: i32 = 1_000;
 /// From this length on, writers are kept out until the log can begin anew: without a pause it never gets
 /// shorter while others keep writing.
-const LOG_PAGES_AT_MOST: i32 = 8 * LOG_PAGES;
+const LOG_PAGES_AT_MOST: i32 = 4 * LOG_PAGES;
 /// How long writers are kept out for that at most, plus what the disk takes.
 const RESTART_TIMEOUT: Duration = Duration::from_millis(50);
 
