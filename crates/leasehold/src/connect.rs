@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    ClientSettings, Clock, Error, KeeperRuntime, Label, LockOptions, MemoryStore, MemoryWorld, Namespace, Store,
-    VirtualClock,
+    ClientSettings, Clock, Error, KeeperRuntime, Label, LockOptions, MemoryStore, MemoryWorld, Namespace,
+    Store, VirtualClock,
 };
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Store>, Error>> + Send>>;
@@ -23,6 +23,9 @@ impl Client {
     ///
     /// | URL | store |
     /// |---|---|
+    /// | `redis://[user:password@]host[:port][/db]` | a Redis or Valkey server (feature `redis`, on by default) |
+    /// | `rediss://…` | the same over TLS (feature `tls`) |
+    /// | `redis+unix:///path` | the same over a Unix socket |
     /// | `local` | a SQLite file in the user's state directory (feature `sqlite`) |
     /// | `sqlite:PATH` | that SQLite file (feature `sqlite`) |
     /// | `memory:` | this client's own memory, for tests |
@@ -123,12 +126,28 @@ impl ClientBuilder {
             let clock = Arc::clone(&self.settings.clock);
             return start(self.settings, move || memory(&clock)).await;
         }
+        #[cfg(feature = "redis")]
+        if url.starts_with("redis") {
+            return self.connect_redis(url).await;
+        }
         #[cfg(feature = "sqlite")]
         if let Some(path) = sqlite_path(url)? {
-            let options = sqlite_options(self.namespace, url);
+            let namespace = self.namespace.unwrap_or_default();
+            let options = leasehold_sqlite::SqliteOptions { namespace, ..Default::default() };
             return start(self.settings, move || sqlite(path.clone(), options.clone())).await;
         }
         Err(unknown(url))
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_redis(self, url: &str) -> Result<Client, Error> {
+        let mut config = leasehold_redis::RedisConfig::from_url(url)?;
+        if let Some(namespace) = self.namespace {
+            config = config.with_namespace(namespace)?;
+        }
+        let mut settings = self.settings;
+        settings.label = settings.label.or_else(|| config.label().cloned());
+        start(settings, move || redis(config.clone())).await
     }
 }
 
@@ -158,9 +177,12 @@ fn sqlite_path(url: &str) -> Result<Option<std::path::PathBuf>, Error> {
     Ok(Some(path.into()))
 }
 
-#[cfg(feature = "sqlite")]
-fn sqlite_options(namespace: Option<Namespace>, _url: &str) -> leasehold_sqlite::SqliteOptions {
-    leasehold_sqlite::SqliteOptions { namespace: namespace.unwrap_or_default(), ..Default::default() }
+#[cfg(feature = "redis")]
+fn redis(config: leasehold_redis::RedisConfig) -> Connecting {
+    Box::pin(async move {
+        let store: Arc<dyn Store> = Arc::new(leasehold_redis::RedisStore::connect(config).await?);
+        Ok(store)
+    })
 }
 
 #[cfg(feature = "sqlite")]
@@ -173,8 +195,12 @@ fn sqlite(path: std::path::PathBuf, options: leasehold_sqlite::SqliteOptions) ->
 
 fn unknown(url: &str) -> Error {
     // A URL may hold a password: only its scheme is repeated.
-    let scheme: String = url.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '+').take(20).collect();
+    let scheme: String =
+        url.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '+').take(20).collect();
     let mut known = vec!["memory:"];
+    if cfg!(feature = "redis") {
+        known.insert(0, "redis://HOST/");
+    }
     if cfg!(feature = "sqlite") {
         known.extend(["local (one machine)", "sqlite:PATH"]);
     }

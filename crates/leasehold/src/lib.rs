@@ -34,10 +34,12 @@ pub use leasehold_core::store::{
     BreakMode, BreakReply, Capabilities, Finding, Holder, Inspection, Listing, Severity,
 };
 pub use leasehold_core::{
-    Attempt, Busy, Completed, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, Error, ErrorKind, FencingToken, Guard, Label,
-    Lease, LeaseState, Lock, LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Name, Namespace,
-    OwnerToken, Released, RunError, Wait,
+    Attempt, Busy, Completed, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, Error, ErrorKind, FencingToken, Guard,
+    Label, Lease, LeaseState, Lock, LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Name,
+    Namespace, OwnerToken, Released, RunError, Wait,
 };
+#[cfg(feature = "redis")]
+pub use leasehold_redis::smallest_acl;
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::default_path as local_path;
 /// Parts that only tests and authors of stores need.
