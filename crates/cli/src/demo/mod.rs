@@ -1,0 +1,214 @@
+//! `leasehold demo`: the main job on real input. Payment events, worker processes, a carrier, a database, and a
+//! worker that is frozen past its lease; run without a lock and with more and more of what a lock needs around it.
+//!
+//! This file owns the order of things and that nothing is left behind.
+
+mod carrier;
+mod conduct;
+mod crew;
+mod events;
+mod interrupt;
+mod page;
+mod shipments;
+mod summary;
+mod tally;
+mod ways;
+mod wire;
+pub(crate) mod worker;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use leasehold::core::{Entropy, SystemEntropy};
+use leasehold::{BreakMode, Client, Label, Namespace};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::args::StoreArgs;
+use crate::failure::Failure;
+use crate::output;
+use conduct::{Record, Stage, TTL, WORKERS};
+use events::Events;
+use interrupt::Interrupt;
+use tally::Outcome;
+use ways::WAYS;
+use wire::StoreJob;
+
+/// Who the demo is when it looks at leases.
+const LABEL: &str = "leasehold-demo";
+/// The most leases looked for at the end: one per worker can be left by a run that was broken off.
+const LEFT_MOST: usize = 100;
+/// How long the client's last work may take.
+const CLOSE_MOST: Duration = Duration::from_secs(5);
+
+/// See what a lock prevents, and what it cannot, on real input
+///
+/// Three worker processes each get 1,150 payment events for 1,000 orders and ship every order through a carrier's
+/// HTTP API, once without a lock and three times with one. One of them is frozen past its lease twice. Takes about
+/// half a minute, prints a table, and writes a page with a timeline of who held which order when.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct DemoArgs {
+    /// Take the payment events from this file (JSON lines) instead of the shipped ones
+    #[arg(long, value_name = "FILE")]
+    orders: Option<PathBuf>,
+    /// Where to write the page
+    #[arg(long, value_name = "FILE", default_value = "leasehold-demo.html")]
+    html: PathBuf,
+    /// Write no page
+    #[arg(long, conflicts_with = "html")]
+    no_html: bool,
+    /// Print JSON instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Without --store (or LEASEHOLD_STORE) it locks in a temporary SQLite file. With it, it locks in that store under
+a namespace of its own, demo:<random>:, and leaves nothing there. Everything else is on this machine, temporary,
+and gone at the end: only the page stays.
+
+An event is one line of JSON with event_id, order_id, amount, currency and paid_at, for instance
+  {\"event_id\":\"evt_1\",\"order_id\":\"ORD-7\",\"amount\":\"12.50\",\"currency\":\"EUR\",\"paid_at\":\"2026-11-27T08:00:00Z\"}";
+
+/// Runs the demo.
+pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure> {
+    // Whatever can be wrong with the input is found before anything is started.
+    let events = Events::load(args.orders.as_deref())?;
+    let page = if args.no_html { None } else { Some(page::Target::check(&args.html)?) };
+    let interrupt = Interrupt::listen().map_err(|error| failed("signals cannot be listened to", &error))?;
+    let scratch = tempfile::Builder::new()
+        .prefix("leasehold-demo-")
+        .tempdir()
+        .map_err(|error| failed("no temporary directory can be made", &error))?;
+    let began = Instant::now();
+    let store = choose_store(store, &scratch)?;
+    let client = tokio::select! {
+        client = connect(&store) => client?,
+        failure = interrupt.happens() => return Err(failure),
+    };
+    let stage =
+        Stage { events: &events, client: &client, store: &store, scratch: scratch.path(), interrupt: &interrupt };
+    let records = run_all(&stage).await;
+    let cleaned = leave_nothing(&client).await;
+    let described = if store.url.starts_with(&own_store(scratch.path())) {
+        "a temporary SQLite file".to_owned()
+    } else {
+        client.store()
+    };
+    let removed = scratch.close().map_err(|error| failed("the temporary directory cannot be removed", &error));
+    let records = records?;
+    cleaned?;
+    removed?;
+    let took = began.elapsed();
+    let outcomes: Vec<_> = records.iter().map(|record| Outcome::of(record, &events)).collect();
+    if let Some(page) = &page {
+        page.write(&page::render(&records, &outcomes, &events, &described)?)?;
+    }
+    let html = page.as_ref().map(|page| page.path());
+    if args.json {
+        output::json(&report(&outcomes, &events, &described, html, took))?;
+    } else {
+        let mut text = summary::text(&outcomes, &events, &described);
+        if let Some(html) = html {
+            text.push_str(&format!("Who held which order when: {}\n", html.display()));
+        }
+        output::data(&text)?;
+    }
+    Ok(0)
+}
+
+/// All ways of running, one after the other.
+async fn run_all(stage: &Stage<'_>) -> Result<Vec<Record>, Failure> {
+    let bar = progress_bar(stage.events.orders.len() * WORKERS.len() * WAYS.len());
+    let mut records = Vec::new();
+    for way in WAYS {
+        bar.set_message(way.title);
+        records.push(conduct::run(stage, way, &|| bar.inc(1)).await?);
+    }
+    bar.finish_and_clear();
+    Ok(records)
+}
+
+/// A bar on standard error if that is a terminal.
+fn progress_bar(steps: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(steps as u64);
+    // A form that cannot be read leaves the usual one.
+    if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3} %  {elapsed}  {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+/// The user's store under a namespace of the demo's own, or else a file among the demo's own.
+fn choose_store(args: &StoreArgs, scratch: &TempDir) -> Result<StoreJob, Failure> {
+    let mut random = [0; 8];
+    SystemEntropy.fill(&mut random)?;
+    let own = format!("demo:{:016x}:", u64::from_be_bytes(random));
+    let url = match args.store.as_deref() {
+        Some(url) if url.starts_with("memory:") => {
+            return Err(Failure::usage(
+                "memory: is the memory of one process, and the demo's workers are processes of their own: leave \
+                 out --store",
+            ));
+        }
+        Some(url) if !url.is_empty() => url.to_owned(),
+        _ => own_store(scratch.path()),
+    };
+    // A namespace of the user's goes before the demo's, so that access rules for it cover the demo.
+    let namespace = format!("{}{own}", args.namespace.as_deref().unwrap_or_default());
+    Ok(StoreJob { url, namespace, timeout: args.store_timeout, ttl: TTL })
+}
+
+fn own_store(scratch: &Path) -> String {
+    format!("sqlite:{}", scratch.join("locks.db").display())
+}
+
+async fn connect(store: &StoreJob) -> Result<Client, Failure> {
+    let builder = Client::builder()
+        .label(Label::new(LABEL)?)
+        .namespace(Namespace::new(&store.namespace)?)
+        .store_timeout(store.timeout);
+    Ok(builder.connect(&store.url).await?)
+}
+
+/// Frees what workers that were killed still held, and ends the client.
+async fn leave_nothing(client: &Client) -> Result<(), Failure> {
+    for left in client.list("", LEFT_MOST).await?.entries {
+        client.break_lease(left.name.as_str(), BreakMode::Now).await?;
+    }
+    Ok(client.close(CLOSE_MOST).await?)
+}
+
+/// The outcome for programs.
+fn report(
+    outcomes: &[Outcome],
+    events: &Events,
+    store: &str,
+    html: Option<&Path>,
+    took: Duration,
+) -> serde_json::Value {
+    let ways: Vec<_> = outcomes.iter().map(Outcome::to_json).collect();
+    json!({
+        "orders": events.distinct,
+        "events": events.orders.len(),
+        "events_delivered_again": events.repeated,
+        "workers": WORKERS,
+        "lease_seconds": TTL.as_secs_f64(),
+        "store": store,
+        "ways": ways,
+        "html": html,
+        "seconds": tally::round(took),
+    })
+}
+
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::other(format!("{what}: {error}"))
+}

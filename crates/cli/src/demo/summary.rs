@@ -1,0 +1,144 @@
+//! What happened, as a table and a few sentences for the terminal. The page tells the same with pictures.
+
+use std::fmt::Write;
+
+use super::conduct::{TTL, WORKERS};
+use super::events::Events;
+use super::tally::{Outcome, Part, Story};
+use super::wire::Step;
+use crate::output::{Style, styled};
+
+/// What readers shall leave with.
+pub(super) const LESSON: &str = "Two holders can overlap; with the fencing check a stale write cannot get in. An external API cannot check a \
+     fencing token: it needs an idempotency key.";
+
+const HEADINGS: [&str; 7] =
+    ["way of running", "requests", "parcels", "duplicates", "stale writes\naccepted", "stale writes\nrefused", "time"];
+
+/// The whole summary.
+pub(super) fn text(outcomes: &[Outcome], events: &Events, store: &str) -> String {
+    let mut text = format!(
+        "{} orders in {} payment events ({} delivered twice), each event to {} worker processes.\nStore: {store}. \
+         Leases of {TTL:?}, renewed.\n\n",
+        grouped(events.distinct),
+        grouped(events.orders.len()),
+        grouped(events.repeated),
+        WORKERS.len()
+    );
+    text.push_str(&table(outcomes));
+    for index in 0..outcomes.iter().map(|outcome| outcome.stories.len()).max().unwrap_or(0) {
+        let stories = outcomes.iter().filter_map(|outcome| Some((outcome, outcome.stories.get(index)?)));
+        text.push_str(&freeze(index + 1, &stories.collect::<Vec<_>>()));
+    }
+    text.push('\n');
+    text.push_str(&styled(LESSON, Style::Bold));
+    text.push('\n');
+    text
+}
+
+fn table(outcomes: &[Outcome]) -> String {
+    let rows: Vec<[String; 7]> = outcomes
+        .iter()
+        .map(|outcome| {
+            [
+                outcome.way.title.to_owned(),
+                grouped(outcome.requests),
+                grouped(outcome.shipments),
+                grouped(outcome.duplicates),
+                grouped(outcome.stale_accepted),
+                if outcome.way.fencing_check { grouped(outcome.stale_refused) } else { "-".to_owned() },
+                format!("{:.1} s", outcome.took.as_secs_f64()),
+            ]
+        })
+        .collect();
+    let headings = HEADINGS.map(|heading| heading.split_once('\n').unwrap_or(("", heading)));
+    let above = headings.map(|(above, _)| above.to_owned());
+    let below = headings.map(|(_, below)| below.to_owned());
+    let mut widths = [0; 7];
+    for row in rows.iter().chain([&above, &below]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for (number, row) in [&above, &below].into_iter().chain(&rows).enumerate() {
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let padded = if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+            let bad = number > 1 && matches!(column, 3 | 4) && cell != "0";
+            let style = if number < 2 { Some(Style::Bold) } else { bad.then_some(Style::Red) };
+            text.push_str(&style.map_or(padded.clone(), |style| styled(&padded, style)));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn freeze(number: usize, stories: &[(&Outcome, &Story)]) -> String {
+    let Some((_, first)) = stories.first() else { return String::new() };
+    let place = match first.step {
+        Step::BeforePost => "between read and POST",
+        _ => "between POST and UPDATE",
+    };
+    let heading = format!(
+        "Freeze {number}: {} is stopped {place} of {}, until its lease is over and another worker has done it.",
+        first.stale.worker, first.order
+    );
+    let mut text = format!("\n{}\n", styled(&heading, Style::Bold));
+    let width = stories.iter().map(|(outcome, _)| outcome.way.title.len()).max().unwrap_or(0);
+    for (outcome, story) in stories {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:<width$}  {}", outcome.way.title, sentence(outcome, story));
+    }
+    text
+}
+
+/// What became of the frozen worker's request and write.
+fn sentence(outcome: &Outcome, story: &Story) -> String {
+    let times = match (story.requests, story.shipments) {
+        (requests, 1) if outcome.way.idempotency_key => {
+            format!("asked {}, 1 parcel", count(requests))
+        }
+        (_, shipments) => format!("{} parcel{}", shipments, if shipments == 1 { "" } else { "s" }),
+    };
+    let own = named(&story.stale);
+    let Some(newer) = &story.newer else { return format!("{times}; nobody else wrote the row") };
+    let newer = named(newer);
+    let left = story.left.as_deref().unwrap_or("nothing");
+    if story.accepted {
+        format!("{times}; stale write of {own} {} over {newer}", styled("accepted", Style::Red))
+    } else {
+        format!(
+            "{times}; stale write of {own} {}, the row keeps {left} of {newer}",
+            styled("refused", Style::Green)
+        )
+    }
+}
+
+fn named(part: &Part) -> String {
+    let tracking = part.tracking.as_deref().unwrap_or("nothing");
+    match part.token {
+        Some(token) => format!("{tracking} (token {token})"),
+        None => tracking.to_owned(),
+    }
+}
+
+fn count(times: usize) -> String {
+    match times {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        times => format!("{times} times"),
+    }
+}
+
+/// A number with its thousands set apart.
+pub(super) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
