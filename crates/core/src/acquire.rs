@@ -2,7 +2,6 @@
 //! (a lost reply, a cancelled future, a panic) nothing is left behind.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::cleanup::CleanUp;
@@ -52,9 +51,7 @@ pub(crate) async fn acquire(
     options: &CheckedOptions,
     on_waiting: Option<&OnWaiting>,
 ) -> Result<Outcome, Error> {
-    if engine.closed.load(Ordering::Acquire) {
-        return Err(Error::new(ErrorKind::Unavailable, "this client is closed: connect a new one"));
-    }
+    engine.check_usable()?;
     let started = engine.now();
     let give_up_at = match options.wait {
         Wait::No => started,
@@ -88,13 +85,19 @@ struct Acquisition<'a> {
     under_way: Option<Moment>,
     /// An earlier request was not answered and may still arrive until this moment.
     unanswered_until: Option<Moment>,
-    /// Since when the store has given no usable answer.
-    trouble_since: Option<Moment>,
+    /// Set while the store gives no usable answer.
+    trouble: Option<Trouble>,
     pause: Duration,
     poll_pause: Duration,
     last_held: Option<Held>,
     /// Kept until the end: the next local waiter's turn comes when this one leaves.
     _turn: Option<Turn>,
+}
+
+/// A store that gives no usable answer: since when, and what it said last.
+struct Trouble {
+    since: Moment,
+    error: Error,
 }
 
 impl<'a> Acquisition<'a> {
@@ -131,7 +134,7 @@ impl<'a> Acquisition<'a> {
             in_store: false,
             under_way: None,
             unanswered_until: None,
-            trouble_since: None,
+            trouble: None,
             pause: FIRST_PAUSE,
             poll_pause: Duration::ZERO,
             last_held: None,
@@ -142,6 +145,9 @@ impl<'a> Acquisition<'a> {
     async fn run(&mut self, on_waiting: Option<&OnWaiting>) -> Result<Outcome, Error> {
         loop {
             let sent_at = self.engine.now();
+            if let Some(error) = self.store_given_up(sent_at) {
+                return Err(error);
+            }
             let ask_again_at = match self.ask(sent_at).await {
                 None => return Ok(Outcome::Busy(self.last_held.take())),
                 Some(Ok(AcquireReply::Granted { fencing_token })) => {
@@ -150,15 +156,11 @@ impl<'a> Acquisition<'a> {
                         return Ok(Outcome::Acquired(cell));
                     }
                     self.in_store = true;
-                    self.in_trouble(sent_at, || {
-                        Error::new(
-                            ErrorKind::Unavailable,
-                            "the store answers so slowly that the lease was over",
-                        )
-                    })?
+                    let slow = "the store answers so slowly that the lease was over";
+                    self.in_trouble(sent_at, Error::new(ErrorKind::Unavailable, slow))
                 }
                 Some(Ok(AcquireReply::Held(held))) => {
-                    self.trouble_since = None;
+                    self.trouble = None;
                     self.pause = FIRST_PAUSE;
                     self.in_store = held.place.is_some();
                     if self.mailbox.is_none() {
@@ -170,7 +172,7 @@ impl<'a> Acquisition<'a> {
                     self.engine.now().after(pause)
                 }
                 Some(Err(error)) if !error.is_retryable() => return Err(error.context(self.name)),
-                Some(Err(error)) => self.in_trouble(sent_at, || error)?,
+                Some(Err(error)) => self.in_trouble(sent_at, error),
             };
             if let Some(outcome) = self.wait_until(ask_again_at).await {
                 return Ok(outcome);
@@ -203,13 +205,18 @@ impl<'a> Acquisition<'a> {
         }
         // A caller whose time is over gets its answer at once if it is known who holds the name; otherwise it is
         // owed the truth about the store.
-        let until = if self.last_held.is_some() { not_after.min(self.give_up_at) } else { not_after };
+        let patience = not_after.min(self.gives_store_up_at(sent_at));
+        let until = if self.last_held.is_some() { patience.min(self.give_up_at) } else { patience };
         let reply = match self.engine.timers.before(until, self.engine.store.acquire(request)).await {
             Some(reply) => reply,
-            None if until < not_after => return None,
+            None if until < patience => return None,
             None => Err(Error::new(
                 ErrorKind::Unknown,
-                format!("{} gave no reply within {COMMAND_TIMEOUT:?}", self.engine.store.describe()),
+                format!(
+                    "{} gave no reply within {:?}",
+                    self.engine.store.describe(),
+                    patience.since(sent_at)
+                ),
             )),
         };
         let answered = !matches!(&reply, Err(error) if error.kind() == ErrorKind::Unknown);
@@ -220,20 +227,29 @@ impl<'a> Acquisition<'a> {
         Some(reply)
     }
 
-    /// Notes an answer without a verdict. When to ask again; an error when the store's time is over.
-    fn in_trouble(&mut self, sent_at: Moment, error: impl FnOnce() -> Error) -> Result<Moment, Error> {
-        let now = self.engine.now();
-        let since = *self.trouble_since.get_or_insert(sent_at);
-        let ends = since.after(self.engine.store_timeout);
-        if now >= ends {
-            return Err(error().context(format_args!(
-                "{}: no usable answer from the store for {:?}",
-                self.name, self.engine.store_timeout
-            )));
-        }
+    /// Notes an answer without a verdict. When to ask again.
+    fn in_trouble(&mut self, sent_at: Moment, error: Error) -> Moment {
+        let ends = self.gives_store_up_at(sent_at);
+        let since = self.trouble.as_ref().map_or(sent_at, |trouble| trouble.since);
+        self.trouble = Some(Trouble { since, error });
         let pause = self.engine.jitter(self.pause / 2, self.pause);
         self.pause = (self.pause * 2).min(MOST_PAUSE);
-        Ok(now.after(pause).min(ends))
+        self.engine.now().after(pause).min(ends)
+    }
+
+    /// When the store's time is over, if it gives no usable answer to a request sent at `sent_at` either.
+    fn gives_store_up_at(&self, sent_at: Moment) -> Moment {
+        let since = self.trouble.as_ref().map_or(sent_at, |trouble| trouble.since);
+        since.after(self.engine.store_timeout)
+    }
+
+    /// The store's last error if its time is over: there is none left to ask again.
+    fn store_given_up(&mut self, now: Moment) -> Option<Error> {
+        let timeout = self.engine.store_timeout;
+        let trouble = self.trouble.take_if(|trouble| now >= trouble.since.after(timeout))?;
+        let words =
+            format_args!("{}: no usable answer from the store for {timeout:?}", self.name).to_string();
+        Some(trouble.error.context(words))
     }
 
     /// Waits for mail or the time to ask again. `None` means: ask again.

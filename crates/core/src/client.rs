@@ -162,7 +162,7 @@ impl Client {
     /// Changes nothing, so it can be dropped at any time.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Option<Inspection>, Error> {
         let name = Name::new(name)?;
-        self.ask(|| self.engine.store.inspect(&name)).await
+        self.ask(Repeat::Always, || self.engine.store.inspect(&name)).await
     }
 
     /// The taken names that start with the prefix, at most `limit` of them.
@@ -173,19 +173,21 @@ impl Client {
     /// # Cancel safety
     /// Changes nothing, so it can be dropped at any time.
     pub async fn list(&self, prefix: &str, limit: usize) -> Result<Listing, Error> {
-        self.ask(|| self.engine.store.list(prefix, limit)).await
+        self.ask(Repeat::Always, || self.engine.store.list(prefix, limit)).await
     }
 
     /// Takes the lease of a name away from whoever holds it.
     ///
     /// # Errors
-    /// `Config` for a bad name; otherwise what the store reports.
+    /// `Config` for a bad name; `Unknown` when the reply was lost: look who holds the name before breaking it
+    /// again, it may be the next holder by now; otherwise what the store reports.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lease may or may not be broken.
     pub async fn break_lease(&self, name: impl AsRef<str>, mode: BreakMode) -> Result<BreakReply, Error> {
         let name = Name::new(name)?;
-        self.ask(|| self.engine.store.break_lease(&name, mode, &self.engine.label)).await
+        self.ask(Repeat::IfNotExecuted, || self.engine.store.break_lease(&name, mode, &self.engine.label))
+            .await
     }
 
     /// Looks for settings and conditions of the store that endanger locks.
@@ -196,7 +198,7 @@ impl Client {
     /// # Cancel safety
     /// Changes nothing, so it can be dropped at any time.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, Error> {
-        self.ask(|| self.engine.store.diagnose()).await
+        self.ask(Repeat::Always, || self.engine.store.diagnose()).await
     }
 
     /// Ends the client: no acquisition is begun any more, and releases and clean-ups that run in the background
@@ -233,9 +235,10 @@ impl Client {
         }
     }
 
-    /// Asks the store something that changes nothing, again while it is unavailable, until `store_timeout`.
+    /// Asks the store, again while it is unavailable, until `store_timeout`.
     async fn ask<'a, T>(
         &'a self,
+        repeat: Repeat,
         question: impl Fn() -> StoreFuture<'a, Result<T, Error>>,
     ) -> Result<T, Error> {
         let timers = &self.engine.timers;
@@ -243,18 +246,42 @@ impl Client {
         let mut pause = FIRST_PAUSE;
         loop {
             let reply = timers.before(ends, question()).await.unwrap_or_else(|| {
-                Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("{} gave no answer within {:?}", self.store(), self.engine.store_timeout),
-                ))
+                let message =
+                    format!("{} gave no answer within {:?}", self.store(), self.engine.store_timeout);
+                Err(Error::new(repeat.no_answer(), message))
             });
             match reply {
-                Err(error) if error.is_retryable() && timers.now().after(pause) < ends => {
+                Err(error) if repeat.makes_sense(&error) && timers.now().after(pause) < ends => {
                     timers.sleep(pause).await;
                     pause = (pause * 2).min(MOST_PAUSE);
                 }
                 reply => return reply,
             }
+        }
+    }
+}
+
+/// When a question may be asked again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// It changes nothing.
+    Always,
+    /// It changes something: executed twice, it could hit somebody else the second time.
+    IfNotExecuted,
+}
+
+impl Repeat {
+    fn makes_sense(self, error: &Error) -> bool {
+        match self {
+            Self::Always => error.is_retryable(),
+            Self::IfNotExecuted => error.kind() == ErrorKind::Unavailable,
+        }
+    }
+
+    fn no_answer(self) -> ErrorKind {
+        match self {
+            Self::Always => ErrorKind::Unavailable,
+            Self::IfNotExecuted => ErrorKind::Unknown,
         }
     }
 }

@@ -220,15 +220,16 @@ impl Guard {
             return Ok(Released::AlreadyLost);
         }
         let state = self.stop_renewal();
-        self.verdict_of_last_renewal().await;
-        let started = engine.now();
+        let ends = engine.now().after(engine.store_timeout);
+        self.verdict_of_last_renewal(ends).await;
         let mut unanswered = false;
         let mut pause = FIRST_PAUSE;
         loop {
             let now = engine.now();
             let keep_for = self.min_hold_until.map(|until| until.since(now)).filter(|keep| !keep.is_zero());
             let request = ReleaseRequest { name: &cell.name, owner: &cell.owner, keep_for };
-            let reply = engine.timers.before(now.after(COMMAND_TIMEOUT), engine.store.release(request)).await;
+            let until = now.after(COMMAND_TIMEOUT).min(ends);
+            let reply = engine.timers.before(until, engine.store.release(request)).await;
             match reply {
                 Some(Ok(reply)) => {
                     self.finish();
@@ -245,7 +246,10 @@ impl Guard {
                 reply => {
                     let error = reply.and_then(Result::err);
                     unanswered |= error.as_ref().is_none_or(|error| error.kind() != ErrorKind::Unavailable);
-                    if engine.now().since(started) >= engine.store_timeout {
+                    let again_at = engine.now().after(engine.jitter(pause / 2, pause)).min(ends);
+                    engine.timers.sleep_until(again_at).await;
+                    pause = (pause * 2).min(MOST_PAUSE);
+                    if again_at >= ends {
                         return Err(if unanswered {
                             unknown(&cell.name)
                         } else {
@@ -254,8 +258,6 @@ impl Guard {
                     }
                 }
             }
-            engine.timers.sleep(engine.jitter(pause / 2, pause)).await;
-            pause = (pause * 2).min(MOST_PAUSE);
         }
     }
 
@@ -271,7 +273,7 @@ impl Guard {
 
     /// A renewal that was sent reaches the store before the release: its verdict is awaited, since it would hold
     /// up the release on the way there anyway.
-    async fn verdict_of_last_renewal(&self) {
+    async fn verdict_of_last_renewal(&self, ends: Moment) {
         let (engine, cell) = (&self.lease.engine, &self.lease.cell);
         let verdict = async {
             loop {
@@ -284,7 +286,7 @@ impl Guard {
                 changed.await;
             }
         };
-        engine.timers.before(engine.now().after(COMMAND_TIMEOUT), verdict).await;
+        engine.timers.before(engine.now().after(COMMAND_TIMEOUT).min(ends), verdict).await;
     }
 
     /// The store has answered the release; only requests that may still arrive are left to be cleaned up.
