@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::cleanup::{CleanUp, CleanUps};
 use crate::clock::Moment;
 use crate::entropy::Entropy;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::fencing::FencingToken;
 use crate::lease::{LeaseState, Machine, Step};
 use crate::mutation::{Rule, on};
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
     /// The last user is gone: the keeper ends when its work is done.
     pub(crate) abandoned: AtomicBool,
+    /// The process that connected the store: a fork of it shares the connections but not the keeper.
+    process: u32,
     schedule: Mutex<Schedule<LeaseCell>>,
     next_id: AtomicU64,
     jitter: AtomicU64,
@@ -68,6 +70,7 @@ impl Shared {
             wake: Notify::new(),
             closed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            process: std::process::id(),
             schedule: Mutex::default(),
             next_id: AtomicU64::new(0),
             jitter: AtomicU64::new(u64::from_ne_bytes(seed)),
@@ -77,6 +80,20 @@ impl Shared {
 
     pub(crate) fn now(&self) -> Moment {
         self.timers.now()
+    }
+
+    /// Whether acquisitions may be begun.
+    pub(crate) fn check_usable(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Unavailable, "this client is closed: connect a new one"));
+        }
+        if on(Rule::LostInFork) && self.process != std::process::id() {
+            return Err(Error::config(
+                "this client was connected before the process forked, and its thread stayed with the parent: \
+                 connect a new one in the child",
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule<LeaseCell>> {

@@ -59,7 +59,9 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Renewal {
     Idle,
-    /// Asked for, not sent yet.
+    /// Its holder asks for one now; the keeper has not seen it yet.
+    Wanted,
+    /// Handed to a batch, not sent yet.
     Queued,
     /// Sent; its verdict is awaited.
     Sent,
@@ -163,8 +165,12 @@ impl Machine {
         if self.phase != Phase::Active {
             return Moment::NEVER;
         }
-        let renewal = if self.renewal == Renewal::Idle { self.next_renewal } else { Moment::NEVER };
+        let renewal = if self.may_begin_renewal() { self.next_renewal } else { Moment::NEVER };
         self.lost_at().min(renewal)
+    }
+
+    fn may_begin_renewal(&self) -> bool {
+        matches!(self.renewal, Renewal::Idle | Renewal::Wanted)
     }
 
     /// Decides what is to be done now.
@@ -177,7 +183,7 @@ impl Machine {
             self.phase = Phase::Lost(cause);
             return Step::Lost(cause);
         }
-        if now >= self.next_renewal && self.renewal == Renewal::Idle {
+        if now >= self.next_renewal && self.may_begin_renewal() {
             self.renewal = Renewal::Queued;
             return Step::Renew(self.ttl);
         }
@@ -193,6 +199,7 @@ impl Machine {
             return false;
         }
         self.next_renewal = now;
+        self.renewal = Renewal::Wanted;
         true
     }
 
@@ -270,11 +277,10 @@ impl Machine {
     fn lasts_from(&mut self, from: Moment, period: Duration) {
         let drift = if on(Rule::DriftAllowance) { drift(period) } else { Duration::ZERO };
         let ends = from.after(period).before(drift);
-        // A shorter renewal never takes away what an earlier one gave.
-        if ends >= self.ends {
-            self.ends = ends;
-            self.period = period;
-        }
+        // A shorter renewal never takes away what an earlier one gave. From now on renewals give no more than this
+        // one, so the margin must be that of its period: a longer one could never be reached again.
+        self.ends = self.ends.max(ends);
+        self.period = period;
         self.next_renewal = if self.renewed || period < self.ttl {
             from.after(period / RENEWAL_DIVISOR)
         } else {
@@ -438,6 +444,19 @@ mod tests {
         machine.sending();
         machine.renewed(at(10), short, at(11));
         assert_eq!(machine.ends(), at(2_968));
+        assert_eq!(machine.lost_at(), at(2_958), "the margin is that of the renewals to come");
+    }
+
+    #[test]
+    fn a_wanted_renewal_is_under_way_until_its_own_verdict() {
+        let mut machine = machine();
+        assert!(machine.renew_now(at(10), None));
+        assert!(machine.is_renewing(), "before the keeper sees it");
+        assert!(!machine.renew_now(at(10), None), "one at a time");
+        renewal_sent(&mut machine, at(11));
+        assert!(machine.is_renewing());
+        machine.renewed(at(11), TTL, at(12));
+        assert!(!machine.is_renewing());
     }
 
     #[test]
