@@ -111,7 +111,6 @@ impl Server {
             Some(token) if !on(Rule::MintPerGrant) => token,
             _ => self.mint(now)?,
         };
-        entry.withdraw(&request.owner);
         if let Some(lease) = &mut entry.lease {
             lease.ends = lease.ends.max(now.moment.after(request.ttl));
             lease.fencing_token = Some(fencing_token);
@@ -133,7 +132,6 @@ impl Server {
             return Ok(AcquireReply::Held(Held { holder: Holder::HandedOver, remaining, place }));
         }
         let fencing_token = self.mint(now)?;
-        entry.withdraw(&request.owner);
         entry.lease = Some(Lease::of(&request.owner, now.moment.after(request.ttl), fencing_token));
         self.tell_first(&request.name, entry, now);
         Ok(AcquireReply::Granted { fencing_token })

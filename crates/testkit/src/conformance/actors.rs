@@ -229,10 +229,6 @@ impl Process {
         })
     }
 
-    pub(super) fn was_told_first(&self, owner: &OwnerToken) -> bool {
-        self.told(owner).iter().any(|event| matches!(event, StoreEvent::First { .. }))
-    }
-
     /// Waits as a waiter does, until it has the name: for a push where there are pushes, asking now and then
     /// in any case.
     pub(super) async fn wait_for_grant<F: Fixture>(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::LostCause;
-use leasehold_core::store::{AcquireReply, BreakMode, BreakReply, Holder, ReleaseReply};
+use leasehold_core::store::{AcquireReply, BreakMode, BreakReply, Holder, Listing, ReleaseReply};
 
 use super::actors::{LONG, MAX_CLAIM, Process, SHORT, name, needs_queue, owner, within};
 use super::{Checked, Fixture};
@@ -44,6 +44,25 @@ pub async fn inspection_shows_waiters_in_order<F: Fixture>(fixture: &F) -> Check
     }
     let seen = first.inspect(&job).await.map(|seen| seen.waiters).unwrap_or_default();
     assert_eq!(seen, labels);
+    Ok(())
+}
+
+/// A name whose lease has ended is not taken, though somebody waits for it.
+pub async fn a_free_name_that_is_waited_for_shows_its_waiters_only<F: Fixture>(fixture: &F) -> Checked {
+    let (first, second, job) = (Process::start(fixture).await, Process::start(fixture).await, name("job"));
+    needs_queue(&first)?;
+    first.take(&job, &owner("holder"), SHORT).await;
+    second.queue(&job, &owner("waiter"), LONG).await;
+    let seen = within(fixture, SHORT, "the lease ends", async || {
+        let seen = first.inspect(&job).await.unwrap_or_else(|| panic!("the waiter is not seen"));
+        seen.holder.is_none().then_some(seen)
+    })
+    .await;
+    assert_eq!(seen.waiters, ["waiter"]);
+    assert_eq!((seen.remaining, seen.fencing_token), (None, None));
+    let listing = first.store.list("", 10).await.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(listing, Listing::default());
+    assert_eq!(first.break_lease(&job, BreakMode::Now).await, BreakReply::Free);
     Ok(())
 }
 

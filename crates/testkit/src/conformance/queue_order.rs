@@ -96,14 +96,7 @@ pub async fn the_new_first_waiter_is_told<F: Fixture>(fixture: &F) -> Checked {
     let line = Line::of(fixture, &["a", "b"], LONG).await?;
     needs_push(&line.first)?;
     line.release().await;
-    let second = &line.waiters[1];
-    let remaining = within(fixture, POLL, "the second is told that it is first", async || {
-        second.process.told(&second.owner).into_iter().find_map(|event| match event {
-            StoreEvent::First { name, remaining, .. } if name == line.job => Some(remaining),
-            _ => None,
-        })
-    })
-    .await;
+    let remaining = told_first(fixture, &line.job, &line.waiters[1]).await;
     assert!(remaining.is_some_and(|left| left <= MAX_CLAIM), "{remaining:?}");
     Ok(())
 }
@@ -114,12 +107,49 @@ pub async fn the_next_is_told_when_the_first_withdraws<F: Fixture>(fixture: &F) 
     needs_push(&line.first)?;
     let [first, second] = line.waiters.as_slice() else { panic!("two waiters") };
     first.process.release(&line.job, &first.owner).await;
-    within(fixture, POLL, "the second is told that it is first", async || {
-        second.process.was_told_first(&second.owner).then_some(())
-    })
-    .await;
+    let remaining = told_first(fixture, &line.job, second).await;
+    assert!(remaining.is_some_and(|left| left <= LONG && left > LONG / 2), "{remaining:?}");
     assert!(!second.was_granted());
     Ok(())
+}
+
+/// Who becomes the first because another found the name free by asking is told when that one's lease ends.
+pub async fn the_next_is_told_when_the_first_takes_the_name_by_asking<F: Fixture>(fixture: &F) -> Checked {
+    let line = Line::of(fixture, &["a", "b"], SHORT).await?;
+    needs_push(&line.first)?;
+    let [first, second] = line.waiters.as_slice() else { panic!("two waiters") };
+    let queue = Some(QueueRequest { ticket: Some(first.place.ticket), poll_interval: PROMISED_POLL });
+    within(fixture, SHORT, "the first finds the name free", async || {
+        let reply = first.process.ask(&line.job, &first.owner, LONG, queue).await;
+        matches!(reply, Ok(AcquireReply::Granted { .. })).then_some(())
+    })
+    .await;
+    let remaining = told_first(fixture, &line.job, second).await;
+    assert!(remaining.is_some_and(|left| left <= LONG && left > LONG / 2), "{remaining:?}");
+    Ok(())
+}
+
+/// `min_hold`: the first waiter is told until when the name is kept.
+pub async fn the_first_is_told_how_long_a_name_is_kept<F: Fixture>(fixture: &F) -> Checked {
+    let line = Line::of(fixture, &["a"], LONG).await?;
+    needs_push(&line.first)?;
+    let keep_for = LONG / 3;
+    line.first.release_early(&line.job, &line.holder, keep_for).await;
+    let remaining = told_first(fixture, &line.job, &line.waiters[0]).await;
+    assert!(remaining.is_some_and(|left| left <= keep_for), "{remaining:?}");
+    assert!(!line.waiters[0].was_granted());
+    Ok(())
+}
+
+/// Waits until a waiter is told that it is the first; what it is told of the present lease.
+async fn told_first<F: Fixture>(fixture: &F, job: &Name, waiting: &Waiting) -> Option<Duration> {
+    within(fixture, POLL, "the waiter is told that it is the first", async || {
+        waiting.process.told(&waiting.owner).into_iter().find_map(|event| match event {
+            StoreEvent::First { name, remaining, .. } if name == *job => Some(remaining),
+            _ => None,
+        })
+    })
+    .await
 }
 
 /// A reply says whether anybody is before, and tickets grow.
