@@ -200,7 +200,7 @@ fn start(guard: &Guard, timing: Timing, command: Command, signals: &mut Signals)
     Group::adopt_orphans();
     let mut not_ours = Group::children_now();
     let safe_until = SystemClock.now().after(guard.remaining());
-    let mut watchdog = Watchdog::start(safe_until.before(timing.margin))
+    let mut watchdog = Watchdog::start(safe_until.before(timing.watchdog_margin()))
         .map_err(|error| cannot("start the watchdog", &error))?;
     not_ours.push(watchdog.process());
     let terminal = Terminal::controlling();

@@ -155,7 +155,7 @@ impl<'a> Supervisor<'a> {
         }
         let remaining = self.lease.remaining();
         self.safe_until = self.safe_until.max(now.after(remaining));
-        self.watchdog.kill_at(self.safe_until.before(self.timing.margin));
+        self.watchdog.kill_at(self.safe_until.before(self.timing.watchdog_margin()));
         match self.timing.due(remaining) {
             Due::Nothing(_) => None,
             _ if self.renewed => Some("it could not be renewed in time".to_owned()),

@@ -63,6 +63,11 @@ impl Timing {
         }
     }
 
+    /// How long before the end of the lease the watchdog kills, which must not forestall the supervisor.
+    pub(crate) fn watchdog_margin(&self) -> Duration {
+        self.margin / 2
+    }
+
     /// Whether this much is enough to start a command with: not yet the moment to stop it, with some room.
     pub(crate) fn allows_start(&self, remaining: Duration) -> bool {
         remaining > self.grace + 2 * self.margin
