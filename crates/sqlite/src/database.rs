@@ -15,6 +15,8 @@ use crate::file::{Identity, StoreFile};
 use crate::options::SqliteOptions;
 use crate::schema;
 
+/// What is kept of the log's file once it begins anew, in bytes: twice the length at which that is due.
+const LOG_KEPT: u32 = 8 * 1024 * 1024;
 /// More than there are statements in this crate, so that each is compiled once per connection.
 const STATEMENTS: usize = 64;
 
@@ -195,8 +197,9 @@ pub(crate) fn connect(file: &StoreFile) -> Result<Connection, rusqlite::Error> {
     // The last process to leave would otherwise move the log into the file, which every short command would pay
     // for; and a child that inherited the connection by fork would do so under its parent's feet.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    connection
-        .execute_batch("PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY;")?;
+    connection.execute_batch(&format!(
+        "PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA journal_size_limit={LOG_KEPT};"
+    ))?;
     Ok(connection)
 }
 

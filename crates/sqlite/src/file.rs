@@ -72,10 +72,14 @@ impl StoreFile {
     /// Checks everything that can be checked without SQLite, and creates the file, empty, if it is missing.
     /// Returns whether it was created.
     pub(crate) fn prepare(&self, any_file_system: bool) -> Result<bool, Error> {
+        self.prepare_on(|path| FileSystem::of(path).filter(|_| !any_file_system))
+    }
+
+    fn prepare_on(&self, file_system_of: impl Fn(&Path) -> Option<FileSystem>) -> Result<bool, Error> {
         match fs::metadata(&self.path) {
             Ok(found) => {
                 self.check_kind(&found)?;
-                self.check_file_system(&self.path, any_file_system)?;
+                self.check_file_system(file_system_of(&self.path))?;
                 self.check_header()?;
                 self.check_access(&self.path)?;
                 self.check_access(self.directory())?;
@@ -83,7 +87,7 @@ impl StoreFile {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.check_directory()?;
-                self.check_file_system(self.directory(), any_file_system)?;
+                self.check_file_system(file_system_of(self.directory()))?;
                 self.check_access(self.directory())?;
                 self.create()
             }
@@ -148,11 +152,8 @@ impl StoreFile {
         }
     }
 
-    fn check_file_system(&self, path: &Path, any_file_system: bool) -> Result<(), Error> {
-        let Some(file_system) = FileSystem::of(path) else { return Ok(()) };
-        if any_file_system || !file_system.shared {
-            return Ok(());
-        }
+    fn check_file_system(&self, found: Option<FileSystem>) -> Result<(), Error> {
+        let Some(file_system) = found.filter(|found| found.shared) else { return Ok(()) };
         Err(self.refused(&format!(
             "it is on a file system of the type {}, which other machines may share, and locks there exclude \
              nobody reliably: name a file on a local disk, or use a server (redis://…)",
@@ -328,6 +329,22 @@ impl FileSystem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_on_a_network_file_system_is_refused_and_not_created() {
+        let directory = tempfile::tempdir().unwrap();
+        let (new, old) = (directory.path().join("new.db"), directory.path().join("old.db"));
+        fs::write(&old, "").unwrap();
+        for path in [&new, &old] {
+            let file = StoreFile::new(path).unwrap();
+            let error = file.prepare_on(|_| Some(FileSystem::numbered(0x6969))).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains("NFS"), "{error}");
+        }
+        assert!(!new.exists());
+        let local = StoreFile::new(&new).unwrap();
+        assert!(local.prepare_on(|_| Some(FileSystem::numbered(0xEF53))).unwrap());
+    }
 
     #[test]
     fn network_file_systems_are_told_from_local_ones() {

@@ -117,7 +117,7 @@ impl SqliteStore {
                 None => {}
             }
         }
-        self.worker.submit(operation)?.await.unwrap_or_else(|_| Err(self.shared.closed_error()))
+        self.worker.submit(operation)?.await.unwrap_or_else(|_| Err(self.shared.lost_error()))
     }
 }
 
@@ -140,6 +140,14 @@ impl Shared {
 
     pub(crate) fn is_own_process(&self) -> bool {
         std::process::id() == self.process
+    }
+
+    /// The store's thread is gone without a reply, which only a panic in it can cause.
+    fn lost_error(&self) -> Error {
+        Error::new(
+            ErrorKind::Unknown,
+            format!("sqlite:{}: the store's thread ended during the operation", self.file.path.display()),
+        )
     }
 
     pub(crate) fn closed_error(&self) -> Error {

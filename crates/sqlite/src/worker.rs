@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind};
 use rusqlite::Connection;
@@ -24,6 +24,8 @@ const LOG_PAGES: i32 = 1_000;
 const LOG_PAGES_AT_MOST: i32 = 4 * LOG_PAGES;
 /// How long writers are kept out for that at most, plus what the disk takes.
 const RESTART_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long the removal of dead rows waits for its turn; operations wait behind it.
+const SWEEP_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The way to the store's thread.
 pub(crate) struct Worker {
@@ -48,14 +50,13 @@ impl Worker {
         perform: impl FnMut(&Database, Pace) -> Result<T, Failure> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
         let (reply, receiver) = oneshot::channel();
-        let until = Patience::lasting(self.shared.options.command_timeout);
-        let pending = Pending { perform, reply: Some(reply), patience: until };
-        self.shared.waiting.fetch_add(1, Ordering::AcqRel);
-        let sent = self.send(Task::Operation(Box::new(pending)));
-        if sent.is_err() {
-            self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
-        }
-        sent.map(|()| receiver)
+        let pending = Pending {
+            perform,
+            reply: Some(reply),
+            patience: Patience::lasting(self.shared.options.command_timeout),
+            turn: Some(Turn::queue(&self.shared)),
+        };
+        self.send(Task::Operation(Box::new(pending))).map(|()| receiver)
     }
 
     /// Has the log moved into the file. If there is no thread for it, the log stays as it is.
@@ -85,7 +86,8 @@ impl Worker {
             None => start(&self.shared)?,
         };
         let sent = sender.send(task).map_err(|_| self.shared.closed_error());
-        *thread = Some(sender);
+        // A thread that is gone is replaced at the next task.
+        *thread = sent.is_ok().then_some(sender);
         sent
     }
 
@@ -111,17 +113,15 @@ fn start(shared: &Arc<Shared>) -> Result<Sender<Task>, Error> {
 }
 
 fn work(shared: &Shared, tasks: &Receiver<Task>) {
-    let mut keeper = Keeper { connection: None };
     for task in tasks {
         match task {
             Task::Operation(mut operation) => {
                 operation.finish(shared);
-                shared.waiting.fetch_sub(1, Ordering::AcqRel);
                 if shared.upkeep.due.swap(false, Ordering::AcqRel) {
-                    keeper.look_after(shared);
+                    look_after(shared);
                 }
             }
-            Task::Upkeep => keeper.look_after(shared),
+            Task::Upkeep => look_after(shared),
             Task::Close(reply) => {
                 shared.close();
                 // Nobody listens if the caller has given up; the file is closed all the same.
@@ -141,6 +141,23 @@ struct Pending<T, F> {
     perform: F,
     reply: Option<oneshot::Sender<Result<T, Error>>>,
     patience: Patience,
+    turn: Option<Turn>,
+}
+
+/// Counts an operation that waits for the store's thread, until it is done or lost.
+struct Turn(Arc<Shared>);
+
+impl Turn {
+    fn queue(shared: &Arc<Shared>) -> Self {
+        shared.waiting.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl<T, F> Operation for Pending<T, F>
@@ -160,6 +177,8 @@ where
                     make_room(shared);
                 }
                 outcome => {
+                    // First, so that the caller's next operation does not queue behind this one.
+                    drop(self.turn.take());
                     if let Some(reply) = self.reply.take() {
                         // Nobody listens if the caller has given up meanwhile.
                         let _ = reply.send(outcome.map_err(|failure| failure.into_error(&shared.file.path)));
@@ -198,35 +217,31 @@ impl Upkeep {
     }
 }
 
-/// Looks after the file over a connection of its own, so that operations go on meanwhile.
-struct Keeper {
-    connection: Option<Connection>,
+/// Moves the log into the file and removes dead rows. Whoever commits after a failure tries again.
+fn look_after(shared: &Shared) {
+    if let Err(failure) = move_log(shared).and_then(|()| sweep(shared)) {
+        tracing::debug!(store = %shared.file.path.display(), ?failure, "the upkeep of the file failed");
+    }
 }
 
-impl Keeper {
-    fn look_after(&mut self, shared: &Shared) {
-        let started = Instant::now();
-        if let Err(failure) = self.try_to(shared) {
-            // Whoever commits next tries again.
-            self.connection = None;
-            tracing::debug!(store = %shared.file.path.display(), ?failure, "the upkeep of the file failed");
-        }
-        tracing::trace!(took = ?started.elapsed(), "upkeep");
+/// Works over a connection of its own, so that operations go on meanwhile; a new one each time, since the file
+/// may have been replaced.
+fn move_log(shared: &Shared) -> Result<(), Failure> {
+    let connection = database::connect(&shared.file)?;
+    if checkpoint(&connection, "PASSIVE")? > LOG_PAGES_AT_MOST {
+        connection.busy_timeout(RESTART_TIMEOUT)?;
+        checkpoint(&connection, "RESTART")?;
     }
+    Ok(())
+}
 
-    fn try_to(&mut self, shared: &Shared) -> Result<(), Failure> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => database::connect(&shared.file)?,
-        };
-        let left = checkpoint(&connection, "PASSIVE")?;
-        if left > LOG_PAGES_AT_MOST {
-            connection.busy_timeout(RESTART_TIMEOUT)?;
-            checkpoint(&connection, "RESTART")?;
-            connection.busy_timeout(Duration::ZERO)?;
+fn sweep(shared: &Shared) -> Result<(), Failure> {
+    let mut patience = Patience::lasting(SWEEP_TIMEOUT);
+    loop {
+        match shared.try_patiently(&mut |database: &Database, pace| sweep::sweep(database, pace)) {
+            Err(failure) if failure.is_busy() && patience.sleep() => {}
+            outcome => return outcome,
         }
-        self.connection = Some(connection);
-        shared.try_patiently(&mut |database: &Database, pace| sweep::sweep(database, pace))
     }
 }
 

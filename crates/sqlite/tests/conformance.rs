@@ -1,4 +1,5 @@
 //! The suite every store passes, on a real file with the system's clock.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod sqlite {
     use std::path::PathBuf;

@@ -1,5 +1,6 @@
 //! What may be a store's file and what may not: refusals say why, have the right kind, and leave nothing
 //! behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! A fork inherits an open store and must not use it. Forking is unsafe by its nature, so this test program
 //! allows unsafe code; nothing else does.
 #![allow(unsafe_code, reason = "there is no safe fork")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

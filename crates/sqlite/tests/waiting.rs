@@ -1,4 +1,5 @@
 //! Waiting for the file and in the queue: nobody blocks an executor, polls only read, silence is death.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! What the tests of this crate share: a store of a test's own, a clock that stands until it is moved, and this
 //! test program started again as another process.
 #![allow(dead_code, reason = "every test program uses another part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
