@@ -136,7 +136,8 @@ impl StoreFile {
         if self.path.file_name().is_none() {
             return Err(self.refused("this is no path of a file: name one"));
         }
-        if fs::symlink_metadata(&self.path).is_ok() {
+        // Another process may have created the file by now, so that something is there is not enough.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink()) {
             return Err(self.refused(
                 "this is a symbolic link to a file that does not exist: create that, or remove the link",
             ));
