@@ -33,6 +33,9 @@ const FOREIGN_POLL_MOST: Duration = Duration::from_millis(500);
 /// The lease's time is known in whole milliseconds; asking earlier would be in vain.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
+/// A queue entry does not end with a lease: stores forget a queue that nobody refreshed for this long.
+const QUEUE_EXPIRY: Duration = Duration::from_secs(60);
+
 /// What became of an acquisition.
 pub(crate) enum Outcome {
     Acquired(Arc<LeaseCell>),
@@ -374,8 +377,10 @@ impl<'a> Acquisition<'a> {
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
+        let mut lasts = self.options.ttl;
         if self.mailbox.is_some() {
             self.engine.waiters.close(&self.owner);
+            lasts = lasts.max(QUEUE_EXPIRY);
         }
         let unanswered = self.under_way.is_some() || self.unanswered_until.is_some();
         if !self.in_store && !unanswered {
@@ -392,7 +397,7 @@ impl Drop for Acquisition<'_> {
             owner: self.owner.clone(),
             keep_until: None,
             late_until,
-            gone_at: late_until.unwrap_or(now).after(self.options.ttl),
+            gone_at: late_until.unwrap_or(now).after(lasts),
         });
     }
 }
