@@ -5,11 +5,21 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test that cannot go on panics; the lint's own exception does not reach helpers of tests"
+    clippy::unchecked_time_subtraction,
+    reason = "a test that cannot go on panics; the lints' own exceptions do not reach helpers of tests"
 )]
 
 mod support;
 
+mod cancellation;
+mod clocks;
+mod holds;
+mod loss;
+mod memory_use;
+mod options;
 mod outages;
+mod renewal;
 mod replies;
+mod resume;
+mod simulation;
 mod waiting;

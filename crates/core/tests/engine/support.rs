@@ -36,6 +36,11 @@ pub(crate) async fn pass(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+/// Moves virtual time in one leap, as if nothing had run meanwhile.
+pub(crate) async fn advance(duration: Duration) {
+    tokio::time::advance(duration).await;
+}
+
 /// The future's output, or `None` if it takes longer.
 pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     #[allow(clippy::disallowed_methods, reason = "tests own the time")]
