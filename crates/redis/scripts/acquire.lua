@@ -1,8 +1,6 @@
 -- Takes a name if it is free and nobody is queued for it, else reports who holds it, and queues the owner
 -- when asked to.
 --
--- include  shared
---
 -- KEYS[1]  string  the lock key
 -- KEYS[2]  zset    the queue of the name
 -- KEYS[3]  string  the last fencing token
@@ -16,29 +14,36 @@
 -- ARGV[7…] text    earlier entries of this owner, on connections since dropped
 --
 -- Replies:
+--   'fencing token' .. ' ' .. 'now'     granted for at least the TTL
 --   'late', now
---   'granted', fencing token, now, remaining ms
 --   'busy', holder, remaining ms, now
 --   'queued', holder, remaining ms, now, ticket, rank
 -- where holder is the value of the lock key, or '' when a waiter was served in this step (remaining: its
 -- claim) or when only dead waiters were removed (remaining: 0; ask again at once).
 -- Errors: WRONGTYPE (the key is not a string), BADFENCE.
 
+--@include mint
+
+-- A queue has no waiter that has not asked again for this long: waiters ask at least every 20 s.
+local QUEUE_TTL_MS = 60000
+
 local token, ttl, prefix, entry, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
-local now_text = string.format('%.0f', now)
 
 if now > tonumber(ARGV[3]) then return { 'late', now_text } end
+
+-- The usual case comes first, before the functions that only the others need are made.
+if redis.call('EXISTS', KEYS[2]) == 0 and redis.call('SET', KEYS[1], token, 'NX', 'PX', ttl) then
+  local fence = mint()
+  if fence then return fence .. ' ' .. now_text end
+  redis.call('DEL', KEYS[1])
+  return fence_error()
+end
+
+--@include serve
 
 local function leave_queue()
   if entry ~= '' then redis.call('ZREM', KEYS[2], entry) end
   if ARGV[7] then redis.call('ZREM', KEYS[2], unpack(ARGV, 7)) end
-end
-
-local function take()
-  local fence = mint()
-  if not fence then return fence_error() end
-  redis.call('SET', KEYS[1], token, 'PX', ttl)
-  return { 'granted', fence, now_text, ttl }
 end
 
 local function enqueue()
@@ -56,7 +61,7 @@ if holder == token then --[[rule:same-owner-on-retry]]
   if not fence then return fence_error() end
   if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
   leave_queue()
-  return { 'granted', fence, now_text, redis.call('PTTL', KEYS[1]) }
+  return fence .. ' ' .. now_text
 end
 
 local remaining
@@ -64,14 +69,15 @@ if holder then
   remaining = redis.call('PTTL', KEYS[1])
   if entry ~= '' then enqueue() end
 else
-  if redis.call('EXISTS', KEYS[2]) == 0 then return take() end
   if entry ~= '' then enqueue() end
   local outcome, claim = serve(prefix, token, true)
   if outcome == 'me' or outcome == 'nobody' then
     leave_queue()
-    local reply = take()
+    local fence = mint()
+    if not fence then return fence_error() end
+    redis.call('SET', KEYS[1], token, 'PX', ttl)
     tell_head(prefix, ttl)
-    return reply
+    return fence .. ' ' .. now_text
   end
   if outcome == 'more' then redis.call('DEL', KEYS[1]) end
   holder, remaining = '', claim or 0

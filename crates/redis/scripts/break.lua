@@ -1,7 +1,5 @@
 -- Takes a lease away from whoever holds it.
 --
--- include  shared
---
 -- KEYS[1]  string  the lock key
 -- KEYS[2]  zset    the queue of the name
 -- KEYS[3]  string  the last fencing token
@@ -15,6 +13,9 @@
 --   ''                        nobody held it
 --   holder, remaining ms      the value of the lock key before, and how long the name stays taken
 -- Errors: WRONGTYPE (the key is not a string).
+
+--@include mint
+--@include serve
 
 local holder = redis.call('GET', KEYS[1])
 if not holder then return '' end

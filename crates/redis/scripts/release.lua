@@ -1,8 +1,6 @@
 -- Gives a name back if this owner holds it, handing it to the first live waiter, and withdraws the owner from
 -- the queue in any case.
 --
--- include  shared
---
 -- KEYS[1]  string  the lock key
 -- KEYS[2]  zset    the queue of the name
 -- KEYS[3]  string  the last fencing token
@@ -14,12 +12,21 @@
 -- ARGV[5…] text    queue entries of this owner
 --
 -- Replies:
+--   1                                     freed; nobody waits
 --   'not-mine', now
 --   'freed', now, 1 if it was handed over, else 0
 -- Errors: WRONGTYPE (the key is not a string).
 
 local token, prefix, keep = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local now_text = string.format('%.0f', now)
+
+-- The usual case comes first, before the functions that only the others need are made.
+if keep == 0 and not ARGV[5] and redis.call('EXISTS', KEYS[2]) == 0 and redis.call('GET', KEYS[1]) == token then
+  redis.call('DEL', KEYS[1])
+  return 1
+end
+
+--@include mint
+--@include serve
 
 local was_head = false
 if ARGV[5] then

@@ -62,6 +62,10 @@ impl Refusal {
 
     pub(crate) fn new(code: &str, text: &str) -> Self {
         let text = text.trim().to_owned();
+        if code == "ERR" && text.starts_with("Key should be of string type") {
+            // What DELEX says of the wrong type.
+            return Self { code: "WRONGTYPE".to_owned(), text };
+        }
         if code == "ERR" {
             let words = || text.split(|c: char| !c.is_ascii_alphanumeric());
             if let Some(hidden) = CODES_IN_TEXT.iter().find(|code| words().any(|word| word == **code)) {

@@ -122,10 +122,6 @@ fn greeting_refused(error: &RedisError) -> Error {
             ErrorKind::Unavailable,
             "the server has reached its maxclients: close idle connections or raise maxclients",
         ),
-        Some(refusal) if refusal.is_denied() => Error::new(
-            ErrorKind::Denied,
-            format!("the server denies this user the greeting ({}): allow +hello", refusal.shown()),
-        ),
         Some(refusal) => refusal.into_error(),
         None => Error::new(
             ErrorKind::Unavailable,

@@ -26,17 +26,28 @@ pub(crate) async fn find_out(connection: &Connection, shared: &Shared) -> Result
     if !shared.config.scripting {
         return unscripted::find_dialect(connection, &shared.config.keys).await.map(Rights::Commands);
     }
+    let refused = probe(connection, shared).await.map_err(|failure| whole_call_denied(failure, shared))?;
+    let may_push = may_push(&refused, shared);
+    missing(&refused).map_or(Ok(Rights::Scripts { may_push }), Err)
+}
+
+/// The error that names what is denied, after the server has refused something without saying what.
+pub(crate) async fn name_what_is_denied(connection: &Connection, shared: &Shared) -> Option<Error> {
+    match probe(connection, shared).await {
+        Ok(refused) => missing(&refused),
+        Err(failure @ Failure::Refused(_)) => Some(whole_call_denied(failure, shared)),
+        Err(_) => None,
+    }
+}
+
+/// The commands that are refused inside scripts, with the server's words.
+async fn probe(connection: &Connection, shared: &Shared) -> Result<Vec<(String, Refusal)>, Failure> {
     let keys = shared.config.keys.of_probe();
     let channel = shared.config.keys.channel(&connection.id);
     let mut call = shared.scripts.probe.by_hash(3);
     call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence()).arg(channel);
-    let refused = connection
-        .call_script(&shared.scripts.probe, &call)
-        .await
-        .and_then(super::connection::Answered::accepted)
-        .map_err(|failure| whole_call_denied(failure, shared))?;
-    let refused = read(&refused).map_err(Failure::into_error)?;
-    judge(&refused, shared)
+    let refused = connection.call_script(&shared.scripts.probe, &call).await?.accepted()?;
+    read(&refused)
 }
 
 /// When the server refuses the whole call, it may be for one of the keys.
@@ -62,33 +73,40 @@ fn read(refused: &redis::Value) -> Result<Vec<(String, Refusal)>, Failure> {
         .collect()
 }
 
-fn judge(refused: &[(String, Refusal)], shared: &Shared) -> Result<Rights, Error> {
-    let mut missing = Vec::new();
-    let mut may_push = true;
-    for (command, refusal) in refused {
-        // A server that has no memory, or is still loading, says nothing about rights.
-        if !refusal.is_denied() && !refusal.is_unknown_command() {
-            continue;
-        }
-        if matches!(command.as_str(), "PUBLISH" | "PUBSUB|NUMSUB") {
-            may_push = false;
+/// A server that has no memory, or is still loading, says nothing about rights.
+fn is_about_rights(refusal: &Refusal) -> bool {
+    refusal.is_denied() || refusal.is_unknown_command()
+}
+
+fn is_for_pushes(command: &str) -> bool {
+    matches!(command, "PUBLISH" | "PUBSUB|NUMSUB")
+}
+
+/// Whether this user may tell waiters; says so once if not.
+fn may_push(refused: &[(String, Refusal)], shared: &Shared) -> bool {
+    match refused.iter().find(|(command, refusal)| is_for_pushes(command) && is_about_rights(refusal)) {
+        Some((_, refusal)) => {
             shared.warn_once_about_polling(refusal);
-        } else if !missing.contains(command) {
-            missing.push(command.clone());
+            false
         }
+        None => true,
     }
-    if missing.is_empty() {
-        return Ok(Rights::Scripts { may_push });
-    }
-    let first =
-        refused.iter().find(|(command, _)| *command == missing[0]).map(|(_, refusal)| refusal.shown());
-    Err(Error::new(
+}
+
+/// The error that names the commands without which no lock works.
+fn missing(refused: &[(String, Refusal)]) -> Option<Error> {
+    let needed =
+        || refused.iter().filter(|(command, refusal)| !is_for_pushes(command) && is_about_rights(refusal));
+    let (_, first) = needed().next()?;
+    let mut names: Vec<_> = needed().map(|(command, _)| command.as_str()).collect();
+    names.dedup();
+    Some(Error::new(
         ErrorKind::Denied,
         format!(
             "the server denies this user {} inside scripts ({}): leasehold doctor --acl prints the rights that are \
              needed",
-            missing.join(", "),
-            first.unwrap_or_default()
+            names.join(", "),
+            first.shown()
         ),
     ))
 }

@@ -10,8 +10,8 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(sources: &[&str]) -> Self {
-        let text = sources.iter().map(|source| prepared(source)).collect::<String>();
+    fn new(source: &str) -> Self {
+        let text = prepared(&with_includes(source));
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
@@ -47,7 +47,8 @@ pub(crate) struct Scripts {
     pub(crate) probe: Script,
 }
 
-const SHARED: &str = include_str!("../scripts/shared.lua");
+const MINT: &str = include_str!("../scripts/mint.lua");
+const SERVE: &str = include_str!("../scripts/serve.lua");
 const ACQUIRE: &str = include_str!("../scripts/acquire.lua");
 const RELEASE: &str = include_str!("../scripts/release.lua");
 const RENEW: &str = include_str!("../scripts/renew.lua");
@@ -57,13 +58,18 @@ const PROBE: &str = include_str!("../scripts/probe.lua");
 impl Scripts {
     pub(crate) fn load() -> Self {
         Self {
-            acquire: Script::new(&[SHARED, ACQUIRE]),
-            release: Script::new(&[SHARED, RELEASE]),
-            renew: Script::new(&[RENEW]),
-            break_lease: Script::new(&[SHARED, BREAK]),
-            probe: Script::new(&[PROBE]),
+            acquire: Script::new(ACQUIRE),
+            release: Script::new(RELEASE),
+            renew: Script::new(RENEW),
+            break_lease: Script::new(BREAK),
+            probe: Script::new(PROBE),
         }
     }
+}
+
+/// The script with the parts that it shares with others, each where its line is.
+fn with_includes(source: &str) -> String {
+    source.replace("--@include mint\n", MINT).replace("--@include serve\n", SERVE)
 }
 
 /// The script as it is sent.
@@ -101,36 +107,25 @@ mod tests {
     const ALL: [(&str, &str); 5] =
         [("acquire", ACQUIRE), ("release", RELEASE), ("renew", RENEW), ("break", BREAK), ("probe", PROBE)];
 
-    /// The parts of a script's header and code that must agree.
-    struct Parsed {
-        declared: BTreeSet<String>,
-        used: BTreeSet<String>,
-        includes_shared: bool,
-    }
-
-    fn parse(source: &str) -> Parsed {
-        let (mut declared, mut code, mut includes_shared) = (BTreeSet::new(), String::new(), false);
-        for line in source.lines() {
-            match line.strip_prefix("-- ") {
-                Some(comment) => {
-                    includes_shared |= comment.trim().split_whitespace().eq(["include", "shared"]);
-                    if comment.starts_with("KEYS[") || comment.starts_with("ARGV[") {
-                        let end = comment.find(']').unwrap();
-                        let kind = comment[end + 1..].split_whitespace().next().unwrap();
-                        assert!(
-                            ["string", "zset", "text", "ms", "us"].contains(&kind),
-                            "{comment}: {kind} is no type of the header"
-                        );
-                        declared.insert(comment[..=end].to_owned());
-                    }
-                }
-                None => code.push_str(line),
+    /// What a script's header declares, and what its code uses.
+    fn parse(source: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+        let (mut declared, mut code) = (BTreeSet::new(), String::new());
+        for line in source.lines().take_while(|line| line.starts_with("--")) {
+            let comment = line.trim_start_matches("-- ");
+            if comment.starts_with("KEYS[") || comment.starts_with("ARGV[") {
+                let end = comment.find(']').unwrap();
+                let kind = comment[end + 1..].split_whitespace().next().unwrap();
+                let known = ["string", "zset", "text", "ms", "us"].contains(&kind);
+                assert!(known, "{comment}: {kind} is no type of the header");
+                declared.insert(comment[..=end].to_owned());
             }
         }
-        if includes_shared {
-            code.push_str(SHARED);
+        for line in with_includes(source).lines() {
+            if !line.trim_start().starts_with("-- ") {
+                code.push_str(line);
+            }
         }
-        Parsed { used: used_in(&code, &declared), declared, includes_shared }
+        (used_in(&code, &declared), declared)
     }
 
     /// The KEYS and ARGV that the code reads: by index, as the rest from an index on, or by a loop from one.
@@ -152,45 +147,38 @@ mod tests {
     #[test]
     fn headers_declare_exactly_what_the_scripts_use() {
         for (name, source) in ALL {
-            let parsed = parse(source);
-            assert_eq!(parsed.declared, parsed.used, "{name}.lua");
+            let (used, declared) = parse(source);
+            assert_eq!(declared, used, "{name}.lua");
             assert!(source.contains("-- Replies:"), "{name}.lua says what it replies");
         }
     }
 
     #[test]
-    fn the_shared_part_is_included_where_the_header_says_so() {
-        let loaded = Scripts::load();
-        for (script, source) in [
-            (&loaded.acquire, ACQUIRE),
-            (&loaded.release, RELEASE),
-            (&loaded.renew, RENEW),
-            (&loaded.break_lease, BREAK),
-            (&loaded.probe, PROBE),
-        ] {
-            assert_eq!(script.text.starts_with(SHARED), parse(source).includes_shared);
+    fn every_include_is_found() {
+        for (name, source) in ALL {
+            assert!(!with_includes(source).contains("--@include"), "{name}.lua");
         }
+        assert!(with_includes(ACQUIRE).contains(MINT) && with_includes(BREAK).contains(SERVE));
     }
 
     #[test]
     fn renewal_declares_the_lock_key_only() {
-        let keys: Vec<_> =
-            parse(RENEW).declared.into_iter().filter(|name| name.starts_with("KEYS")).collect();
+        let keys: Vec<_> = parse(RENEW).1.into_iter().filter(|name| name.starts_with("KEYS")).collect();
         assert_eq!(keys, ["KEYS[1]"]);
     }
 
     #[test]
     fn numbers_leave_the_scripts_as_whole_text_and_time_is_read_once() {
-        for (name, source) in ALL.into_iter().chain([("shared", SHARED)]) {
+        for (name, source) in ALL.into_iter().chain([("mint", MINT), ("serve", SERVE)]) {
             assert!(!source.contains("tostring("), "{name}.lua: tostring rounds large numbers (trap 38)");
             let reads = source.matches("call('TIME')").count();
-            assert!(reads <= usize::from(name == "shared"), "{name}.lua reads the time again (trap 39)");
+            assert!(reads <= usize::from(name == "mint"), "{name}.lua reads the time again (trap 39)");
         }
     }
 
     #[test]
     fn rules_named_in_scripts_exist() {
-        for (name, source) in ALL.into_iter().chain([("shared", SHARED)]) {
+        for (name, source) in ALL.into_iter().chain([("mint", MINT), ("serve", SERVE)]) {
             for marker in ["--[[rule:", "--[[without:"] {
                 for (at, _) in source.match_indices(marker) {
                     let rule = source[at + marker.len()..].split("]]").next().unwrap();
@@ -202,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_call_by_text_has_the_same_keys_and_arguments() {
-        let script = Script::new(&["return 1"]);
+        let script = Script::new("return 1");
         let mut call = script.by_hash(1);
         call.arg("key").arg("argument").arg("");
         let whole = script.by_text(&call);

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Refusal, about};
 use crate::foreign;
 use crate::keys::NameKeys;
 use crate::reply;
+use crate::rights;
 use crate::shared::Shared;
 use crate::waiters::Entries;
 use crate::wire::{Told, remaining_time};
@@ -133,23 +134,24 @@ fn acquire_call(
 fn read_acquire(shared: &Shared, connection: &Connection, answered: Answered) -> Result<Round, Failure> {
     let (sent_at, received_at) = (answered.sent_at, SystemClock.now());
     let value = answered.accepted()?;
-    let fields = reply::array(&value)?;
-    let learn = |now: &Value| -> Result<(), Failure> {
-        shared.server_clock.learn(reply::number(now)?, sent_at, received_at);
-        Ok(())
+    let learn = |now: u64| shared.server_clock.learn(now, sent_at, received_at);
+    let fields = match &value {
+        Value::Array(fields) => fields.as_slice(),
+        granted => {
+            let (fence, now) = reply::text(granted)?.split_once(' ').ok_or(Failure::BadReply)?;
+            let number = |text: &str| text.parse::<u64>().map_err(|_| Failure::BadReply);
+            learn(number(now)?);
+            let fencing_token = FencingToken::new(number(fence)?).ok_or(Failure::BadReply)?;
+            return Ok(Round::Done(AcquireReply::Granted { fencing_token }));
+        }
     };
     match fields {
         [kind, now] if reply::text(kind)? == "late" => {
-            learn(now)?;
+            learn(reply::number(now)?);
             Ok(Round::Again(None))
         }
-        [kind, fence, now, _remaining] if reply::text(kind)? == "granted" => {
-            learn(now)?;
-            let fencing_token = FencingToken::new(reply::number(fence)?).ok_or(Failure::BadReply)?;
-            Ok(Round::Done(AcquireReply::Granted { fencing_token }))
-        }
         [_busy_or_queued, holder, remaining, now, place @ ..] => {
-            learn(now)?;
+            learn(reply::number(now)?);
             let place = match place {
                 [] => None,
                 [ticket, rank] => Some(Place {
@@ -188,6 +190,9 @@ pub(crate) async fn release(
     let read = |answered: Answered| -> Result<ReleaseReply, Failure> {
         let sent_at = answered.sent_at;
         let value = answered.accepted()?;
+        if let Value::Int(1) = value {
+            return Ok(ReleaseReply::Freed { handed_over: false });
+        }
         let (now, reply) = match reply::array(&value)? {
             [_not_mine, now] => (now, ReleaseReply::NotHeld),
             [_freed, now, handed] => (now, ReleaseReply::Freed { handed_over: reply::integer(handed)? == 1 }),
@@ -374,6 +379,11 @@ async fn explain(
 ) -> Error {
     if let Failure::Refused(refusal) = &failure {
         leave_if_no_primary(connection, refusal);
+        if refusal.is_denied()
+            && let Some(error) = rights::name_what_is_denied(connection, shared).await
+        {
+            return error.context(format_args!("{name:?}"));
+        }
         if refusal.code == "WRONGTYPE" {
             return foreign::describe(connection, keys, shared.config.keys.fence())
                 .await

@@ -5,7 +5,7 @@ use leasehold_core::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Held, Holder, ReleaseReply, ReleaseRequest,
     RenewReply, RenewRequest,
 };
-use leasehold_core::{Error, FencingToken, KeyValue, Label, LostCause, Name};
+use leasehold_core::{Clock, Error, ErrorKind, FencingToken, KeyValue, Label, LostCause, Name, SystemClock};
 use redis::{Cmd, Value};
 
 use crate::connection::Connection;
@@ -121,6 +121,12 @@ pub(crate) async fn acquire(
     connection: &Connection,
     request: AcquireRequest<'_>,
 ) -> Result<AcquireReply, Error> {
+    if SystemClock.now() > request.not_after {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("{:?}: it was too late to ask", request.name),
+        ));
+    }
     let key = shared.config.namespace().key(request.name);
     let mut last = Held { holder: Holder::Foreign, remaining: Some(std::time::Duration::ZERO), place: None };
     for _ in 0..MOST_ROUNDS {

@@ -13,7 +13,10 @@ use leasehold_testkit::servers::{RedisServer, ServerKind};
 const FENCE: &str = "lock:~fence";
 
 /// A server of its own, with a user who may not use channels.
-struct Server(RedisServer);
+struct Server {
+    server: RedisServer,
+    parameters: &'static str,
+}
 
 impl Server {
     fn start(kind: ServerKind) -> Self {
@@ -21,16 +24,21 @@ impl Server {
             RedisServer::start(kind).unwrap_or_else(|error| panic!("{kind} does not start: {error}"));
         let rights = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all"];
         server.command(&rights).unwrap();
-        Self(server)
+        Self { server, parameters: "" }
+    }
+
+    fn without_scripts(self) -> Self {
+        Self { parameters: "?scripting=off&allow_unfenced=1", ..self }
     }
 
     async fn connect_to(&self, url: &str) -> Arc<dyn Store> {
+        let url = &format!("{url}{}", self.parameters);
         let store = RedisStore::connect(RedisConfig::from_url(url).unwrap()).await;
         Arc::new(store.unwrap_or_else(|error| panic!("{url}: {error}")))
     }
 
     fn command(&self, words: &[&str]) -> RespValue {
-        self.0.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.server.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     fn keys(&self) -> Vec<String> {
@@ -45,11 +53,11 @@ fn key(name: &Name) -> String {
 
 impl Fixture for Server {
     async fn connect(&self) -> Arc<dyn Store> {
-        self.connect_to(&self.0.url()).await
+        self.connect_to(&self.server.url()).await
     }
 
     async fn connect_without_push(&self) -> Result<Arc<dyn Store>, Skipped> {
-        Ok(self.connect_to(&format!("redis://mute:secret@{}/", self.0.address())).await)
+        Ok(self.connect_to(&format!("redis://mute:secret@{}/", self.server.address())).await)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -131,4 +139,14 @@ mod redis8 {
 mod valkey9 {
     use super::{Server, ServerKind};
     leasehold_testkit::conformance_tests!(Server::start(ServerKind::Valkey9));
+}
+
+mod redis8_without_scripts {
+    use super::{Server, ServerKind};
+    leasehold_testkit::conformance_tests!(Server::start(ServerKind::Redis8).without_scripts());
+}
+
+mod valkey9_without_scripts {
+    use super::{Server, ServerKind};
+    leasehold_testkit::conformance_tests!(Server::start(ServerKind::Valkey9).without_scripts());
 }

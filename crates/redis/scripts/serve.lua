@@ -1,40 +1,9 @@
--- Steps that several scripts share. A script names it in `include`, and it is put in front of the script.
+-- Passing a free name to the first live waiter, and telling waiters. Included after `mint`.
 --
--- Owns minting, the form of queue entries and messages, and passing a free name to the first live waiter.
--- The including script defines `now` (server time in microseconds, read once) and declares
--- KEYS[2] (queue) and KEYS[3] (fence). `prefix` is the prefix of wake channels.
+-- Uses KEYS[1] (lock key) and KEYS[2] (queue). `prefix` is the prefix of wake channels.
 
--- A queue has no waiter that has not asked again for this long: waiters ask at least every 20 s.
-local QUEUE_TTL_MS = 60000
 -- What is popped as dead in one call: a hundred thousand of them would block the server for 185 ms.
 local MOST_DEAD_PER_CALL = 100
--- 2^53 - 1: the largest number that a double, and so Lua and JSON, carries without loss.
-local LARGEST_TOKEN = 9007199254740991
-
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-
--- The next fencing token as text, recorded as the last one; nil when the counter is not usable.
-local function mint()
-  local last = redis.pcall('GET', KEYS[3])
-  if not last then
-    last = 0
-  elseif type(last) == 'table' or not string.find(last, '^%d+$') then
-    return nil
-  end
-  local token = last + 1 --[[rule:mint-per-grant]]
-  --[[without:mint-per-grant]]-- local token = last > 0 and last or 1
-  if token < now then token = now end --[[rule:clock-floor]] --[[rule:mint-per-grant]]
-  if token > LARGEST_TOKEN then return nil end
-  local text = string.format('%.0f', token)
-  redis.call('SET', KEYS[3], text)
-  return text
-end
-
--- What an acquire answers when the counter is not usable.
-local function fence_error()
-  return redis.error_reply('BADFENCE the fencing counter is not a number below 2^53')
-end
 
 -- The fields of a queue entry, or nil for an entry of another format version. The connection is that of the
 -- waiter, or '-' and the server time in microseconds until which a waiter without one counts as polling.

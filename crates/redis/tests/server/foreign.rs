@@ -1,0 +1,68 @@
+//! Keys that hold something else: what users are told about it.
+
+use leasehold_core::ErrorKind;
+use leasehold_core::store::Store;
+use leasehold_testkit::servers::{RedisServer, ServerKind, for_each_server};
+
+use crate::support::{Process, name, owner, run};
+
+#[test]
+fn trap_46_the_error_says_what_the_key_holds_and_who_wrote_it() {
+    for_each_server("trap_46_the_error_says_what_the_key_holds_and_who_wrote_it", |server| {
+        run(async {
+            let process = Process::start(&server.url()).await;
+            let redisson = "285475da-9152-4c83-822a-67ee2f116a79:52";
+            server.command(&["HSET", "lock:redisson", redisson, "1"]).unwrap();
+            server.command(&["HSET", "lock:hash", "a", "1"]).unwrap();
+            server.command(&["ZADD", "lock:zset", "1", "a"]).unwrap();
+            server.command(&["LPUSH", "lock:list", "a"]).unwrap();
+            for (job, words) in [
+                ("redisson", ["hash", "Redisson"]),
+                ("hash", ["hash", "another program"]),
+                ("zset", ["zset", "another program"]),
+                ("list", ["list", "another program"]),
+            ] {
+                let error = process.try_acquire(&name(job), &owner("me")).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+                for word in words.into_iter().chain([&*format!("lock:{job}")]) {
+                    assert!(error.to_string().contains(word), "{word} is not in: {error}");
+                }
+            }
+            let error = process.store.inspect(&name("redisson")).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        });
+    });
+}
+
+#[test]
+fn a_queue_or_counter_of_another_type_is_named() {
+    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    run(async {
+        let process = Process::start(&server.url()).await;
+        server.command(&["SET", "lock:~queue:{24d}:order:1001", "x"]).unwrap();
+        let error = process.try_acquire(&name("order:1001"), &owner("me")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        assert!(error.to_string().contains("~queue"), "{error}");
+    });
+}
+
+#[test]
+fn helper_keys_and_foreign_types_are_not_listed() {
+    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    run(async {
+        let process = Process::start(&server.url()).await;
+        let (job, me) = (name("a"), owner("me"));
+        process.take(&job, &me).await;
+        process.queue(&job, &owner("waiter")).await;
+        server.command(&["HSET", "lock:b", "x", "1"]).unwrap();
+        server.command(&["SET", "lock:c", "foreign"]).unwrap();
+        server.command(&["SET", "other:d", "x"]).unwrap();
+        let listing = process.store.list("", 10).await.unwrap();
+        let names: Vec<_> = listing.entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["a", "c"]);
+        assert_eq!(listing.entries[0].waiters, ["waiter"]);
+        assert!(!listing.more);
+        let first = process.store.list("", 1).await.unwrap();
+        assert!(first.more && first.entries[0].name == job);
+    });
+}

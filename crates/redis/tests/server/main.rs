@@ -1,0 +1,11 @@
+//! What only a real server shows: what is sent, what becomes of a connection, what users are told.
+
+mod connection;
+mod doctor;
+mod foreign;
+mod pushes;
+mod refusals;
+mod rights;
+mod support;
+mod traffic;
+mod unscripted;
