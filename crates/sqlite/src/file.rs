@@ -81,14 +81,12 @@ impl StoreFile {
                 self.check_kind(&found)?;
                 self.check_file_system(file_system_of(&self.path))?;
                 self.check_header()?;
-                self.check_access(&self.path)?;
-                self.check_access(self.directory())?;
+                self.check_access()?;
                 Ok(false)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.check_directory()?;
                 self.check_file_system(file_system_of(self.directory()))?;
-                self.check_access(self.directory())?;
                 self.create()
             }
             Err(error) => Err(self.io_error("the path cannot be followed", error)),
@@ -182,13 +180,12 @@ impl StoreFile {
         }
     }
 
-    fn check_access(&self, path: &Path) -> Result<(), Error> {
-        let wanted = Access::READ_OK | Access::WRITE_OK;
-        rustix::fs::access(path, wanted).map_err(|source| {
-            self.io_error(
-                &format!("{} must be readable and writable for this user", path.display()),
-                source.into(),
-            )
+    /// SQLite needs files beside the file. Whether it can write the file itself, it says.
+    fn check_access(&self) -> Result<(), Error> {
+        let directory = self.directory();
+        rustix::fs::access(directory, Access::READ_OK | Access::WRITE_OK).map_err(|source| {
+            let what = format!("{} must be readable and writable for this user", directory.display());
+            self.io_error(&what, source.into())
         })
     }
 

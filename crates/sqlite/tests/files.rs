@@ -264,14 +264,24 @@ fn a_file_of_another_user_is_denied() {
     // A copy of this program that another user may run.
     let program = directory.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let path = directory.path().join("locks.db");
-    drop(open(&path));
-    for path in [path, directory.path().join("new.db")] {
-        let asked = common::actor("a_file_of_another_user_is_denied", "other", &path);
+    let at = |name: &str| directory.path().join(name);
+    for (of_directory, of_file, file) in [
+        (0o755, 0o600, "secret.db"),
+        (0o755, 0o666, "shared.db"),
+        (0o777, 0o600, "unreadable.db"),
+        (0o777, 0o644, "readable.db"),
+        (0o755, 0, "new.db"),
+    ] {
+        if of_file != 0 {
+            drop(open(&at(file)));
+            fs::set_permissions(at(file), Permissions::from_mode(of_file)).unwrap();
+        }
+        fs::set_permissions(directory.path(), Permissions::from_mode(of_directory)).unwrap();
+        let asked = common::actor("a_file_of_another_user_is_denied", "other", &at(file));
         let mut other = Command::new(&program);
         other.args(asked.get_args()).uid(65_534).gid(65_534).current_dir("/").stdout(Stdio::piped());
         other.envs(asked.get_envs().filter_map(|(key, value)| Some((key, value?))));
-        assert_eq!(Actor(other.spawn().unwrap()).said("kind: "), ["Denied"], "{}", path.display());
+        assert_eq!(Actor(other.spawn().unwrap()).said("kind: "), ["Denied"], "{file}");
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{POLL, SLACK, TTL, World, ask, name, open, owner, queued, release, renew, take};
 use leasehold_core::blocking::block_on;
-use leasehold_core::store::{AcquireReply, AcquireRequest, Holder, QueueRequest, ReleaseReply, RenewReply};
+use leasehold_core::store::{
+    AcquireReply, AcquireRequest, Holder, QueueRequest, ReleaseReply, RenewReply, Ticket,
+};
 use leasehold_core::{Clock, ErrorKind, Moment, Store, SystemClock};
 use leasehold_sqlite::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
@@ -116,6 +118,25 @@ fn operations_that_wait_are_done_in_order_and_before_the_store_closes() {
     assert!(matches!(ask(&open(&path), &job, &owner("other")), Ok(AcquireReply::Held(_))));
 }
 
+/// Trap 2: an abandoned acquire is not overtaken by its own clean-up.
+#[test]
+fn a_release_does_not_overtake_an_acquire_that_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let store = open(&path);
+    let (job, mine) = (name("job"), owner("mine"));
+    for _ in 0..100 {
+        let blocker = Blocker::start(&path);
+        let request =
+            AcquireRequest { name: &job, owner: &mine, ttl: TTL, queue: None, not_after: Moment::NEVER };
+        let mut acquire = store.acquire(request);
+        assert!(poll_once(&mut acquire).is_pending());
+        blocker.end();
+        assert_eq!(release(&store, &job, &mine).unwrap(), ReleaseReply::Freed { handed_over: false });
+        assert!(matches!(block_on(acquire), Ok(AcquireReply::Granted { .. })));
+    }
+}
+
 #[test]
 fn many_threads_of_one_store_take_turns() {
     let directory = tempfile::tempdir().unwrap();
@@ -174,6 +195,8 @@ fn a_waiter_lives_as_long_as_it_polls() {
     let mut first = false;
     for _ in 0..400 {
         world.pass(POLL);
+        let waiters = block_on(store.inspect(&job)).unwrap().unwrap().waiters;
+        assert!(waiters.contains(&"polling".to_owned()), "{waiters:?}");
         first = queued(&store, &job, &polling, Some(place.ticket)).place.unwrap().first;
         assert_eq!(renew(&store, &job, &holder).unwrap(), RenewReply::Renewed);
     }
@@ -197,4 +220,16 @@ fn a_silent_waiter_that_comes_back_has_its_old_place() {
     assert!(late.first);
     assert!(queued(&store, &job, &silent, Some(early.ticket)).place.unwrap().first);
     assert!(!queued(&store, &job, &other, Some(late.ticket)).place.unwrap().first);
+}
+
+#[test]
+fn a_ticket_from_the_future_is_of_no_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("locks.db"));
+    let (job, early, late) = (name("job"), owner("early"), owner("late"));
+    take(&store, &job, &owner("holder"));
+    let place = queued(&store, &job, &early, Some(Ticket(u64::MAX))).place.unwrap();
+    std::thread::sleep(Duration::from_millis(1));
+    let behind = queued(&store, &job, &late, None).place.unwrap();
+    assert!(place.first && !behind.first && place.ticket < behind.ticket, "{place:?}, {behind:?}");
 }
