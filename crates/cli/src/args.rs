@@ -33,7 +33,8 @@ Examples:
   leasehold run --no-wait poll:feed -- ./poll     skip this time if it still runs (exit code 75)
   leasehold --store local run backup -- ./backup  one machine, no server needed
   leasehold ls                                    what is held, by whom, and who waits
-  leasehold doctor                                is the store set up for locks?";
+  leasehold doctor                                is the store set up for locks?
+  leasehold demo                                  what a lock prevents, and what it cannot";
 
 /// Where leases live.
 #[derive(Args, Debug)]
@@ -54,6 +55,7 @@ pub(crate) struct StoreArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     Run(RunArgs),
+    Demo(crate::demo::DemoArgs),
     /// List the names that are held or waited for
     Ls(LsArgs),
     /// Show who holds a name and who waits for it

@@ -4,6 +4,7 @@
 mod args;
 mod breaking;
 mod connect;
+mod demo;
 mod doctor;
 mod durations;
 mod failure;
@@ -22,6 +23,9 @@ use output::say;
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == run::watchdog::ARGUMENT) {
         return run::watchdog::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == demo::worker::ARGUMENT) {
+        return demo::worker::main();
     }
     let cli = match usage::parse() {
         Ok(cli) => cli,
@@ -46,6 +50,7 @@ fn act(cli: Cli) -> Result<u8, Failure> {
     runtime.block_on(async {
         match cli.action {
             Action::Run(args) => run::run(&store, args).await,
+            Action::Demo(args) => demo::run(&store, args).await,
             Action::Ls(args) => look::list(&store, &args).await.map(|()| 0),
             Action::Show(args) => look::show(&store, &args).await.map(|()| 0),
             Action::Break(args) => breaking::break_lease(&store, &args).await.map(|()| 0),

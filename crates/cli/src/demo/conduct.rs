@@ -85,9 +85,9 @@ pub(super) struct Freeze {
 pub(super) fn plan(events: &Events) -> Vec<Stop> {
     let orders = events.first_positions.len();
     let (first, second) = (orders / 3, orders * 2 / 3);
-    let mut stops = vec![Stop { position: events.first_positions[first], step: Step::BeforeUpdate }];
+    let mut stops = vec![Stop { position: events.first_positions[first], step: Step::Update }];
     if second != first {
-        stops.push(Stop { position: events.first_positions[second], step: Step::BeforePost });
+        stops.push(Stop { position: events.first_positions[second], step: Step::Post });
     }
     stops
 }
@@ -96,7 +96,7 @@ pub(super) fn plan(events: &Events) -> Vec<Stop> {
 pub(super) async fn run(stage: &Stage<'_>, way: Way, progress: &dyn Fn()) -> Result<Record, Failure> {
     let database = stage.scratch.join(format!("shipments-{}.db", way.key));
     let orders = stage.events.first_positions.iter().map(|position| stage.events.orders[*position].as_str());
-    Shipments::create(&database, orders).map_err(failed)?;
+    Shipments::create(&database, orders).map_err(|error| failed(&error))?;
     let carrier = Carrier::start(way.idempotency_key)
         .await
         .map_err(|error| Failure::other(format!("the carrier cannot be started: {error}")))?;
@@ -113,23 +113,27 @@ pub(super) async fn run(stage: &Stage<'_>, way: Way, progress: &dyn Fn()) -> Res
         return Err(failure);
     }
     crew.dismiss().await?;
-    let shipments = Shipments::open(&database).map_err(failed)?;
+    let shipments = Shipments::open(&database).map_err(|error| failed(&error))?;
     Ok(Record {
         way,
         began: conductor.began,
         ended: conductor.ended,
         visits: conductor.visits,
         ledger: carrier.ledger(),
-        overwrites: shipments.overwrites().map_err(failed)?,
-        requested: shipments.requested().map_err(failed)?,
-        left: conductor.freezes.iter().map(|freeze| read_order(stage, &shipments, freeze)).collect::<Result<_, _>>()?,
+        overwrites: shipments.overwrites().map_err(|error| failed(&error))?,
+        requested: shipments.requested().map_err(|error| failed(&error))?,
+        left: conductor
+            .freezes
+            .iter()
+            .map(|freeze| read_order(stage, &shipments, freeze))
+            .collect::<Result<_, _>>()?,
         freezes: conductor.freezes,
     })
 }
 
 /// The tracking number that the order of a freeze was left with.
 fn read_order(stage: &Stage<'_>, shipments: &Shipments, freeze: &Freeze) -> Result<Option<String>, Failure> {
-    let row = shipments.read(&stage.events.orders[freeze.stop.position]).map_err(failed)?;
+    let row = shipments.read(&stage.events.orders[freeze.stop.position]).map_err(|error| failed(&error))?;
     Ok(row.and_then(|row| row.tracking))
 }
 
@@ -138,7 +142,7 @@ fn job(stage: &Stage<'_>, way: Way, index: usize, carrier: &str, database: &Path
     if index != FROZEN {
         // The others let the first one go ahead, so that the freeze is the same in every run.
         for stop in &mut stops {
-            stop.step = Step::BeforeLock;
+            stop.step = Step::Lock;
         }
     }
     Job {
@@ -268,7 +272,8 @@ impl<'a> Conductor<'a> {
         let lease_ended = self.lease_ends(stop.position).await?;
         let freeze = Freeze { stop, token, believed_until, frozen, lease_ended, thawed: frozen };
         self.frozen = Some(Frozen { freeze, until: Instant::now() + TTL, done_by_another: false });
-        let (here, elsewhere) = self.held_back.drain(..).partition(|(_, position)| *position == stop.position);
+        let (here, elsewhere) =
+            self.held_back.drain(..).partition(|(_, position)| *position == stop.position);
         self.held_back = elsewhere;
         let here: Vec<(usize, usize)> = here;
         for (index, _) in here {
@@ -312,6 +317,6 @@ fn unexpected(index: usize, report: &Report) -> Failure {
     Failure::other(format!("{} reported what it should not now: {report:?}", WORKERS[index]))
 }
 
-fn failed(error: rusqlite::Error) -> Failure {
+fn failed(error: &rusqlite::Error) -> Failure {
     Failure::other(format!("the database of the shipments failed: {error}"))
 }

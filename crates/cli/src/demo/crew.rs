@@ -147,7 +147,8 @@ impl Crew {
         let worker = &mut self.workers[index];
         // A worker that closed its output is about to end; if it does not, it is ended.
         let _ = worker.child.start_kill();
-        let status = worker.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status =
+            worker.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = match worker.last_words.take() {
             Some(words) => words.await.unwrap_or_default(),
             None => String::new(),

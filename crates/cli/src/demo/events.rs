@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The form every event must have. What else it holds is nobody's business here.
 #[derive(Deserialize)]
-struct Event {
+struct Payment {
     event_id: String,
     order_id: String,
     amount: Amount,
@@ -60,8 +60,7 @@ impl Events {
     }
 
     fn parse(text: &str, source: &str) -> Result<Self, Failure> {
-        let mut events =
-            Self { orders: Vec::new(), distinct: 0, repeated: 0, first_positions: Vec::new() };
+        let mut events = Self { orders: Vec::new(), distinct: 0, repeated: 0, first_positions: Vec::new() };
         let (mut event_ids, mut order_ids) = (HashSet::new(), HashSet::new());
         let lines = text.lines().zip(1_usize..).filter(|(line, _)| !line.trim().is_empty());
         for (line, number) in lines {
@@ -71,8 +70,8 @@ impl Events {
                      first of them (head -n {MOST_EVENTS})"
                 )));
             }
-            let event =
-                check(line).map_err(|problem| Failure::usage(format!("{source}, line {number}: {problem}")))?;
+            let event = check(line)
+                .map_err(|problem| Failure::usage(format!("{source}, line {number}: {problem}")))?;
             if !event_ids.insert(event.event_id) {
                 events.repeated += 1;
             }
@@ -110,15 +109,18 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// The event on this line, or what is wrong with it.
-fn check(line: &str) -> Result<Event, String> {
-    let event: Event = serde_json::from_str(line).map_err(|error| explain(&error))?;
+fn check(line: &str) -> Result<Payment, String> {
+    let event: Payment = serde_json::from_str(line).map_err(|error| explain(&error))?;
     let texts = [
         ("event_id", event.event_id.as_str()),
         ("order_id", &event.order_id),
-        ("amount", match &event.amount {
-            Amount::Number(_) => "a number",
-            Amount::Text(text) => text,
-        }),
+        (
+            "amount",
+            match &event.amount {
+                Amount::Number(_) => "a number",
+                Amount::Text(text) => text,
+            },
+        ),
         ("currency", &event.currency),
         ("paid_at", &event.paid_at),
     ];

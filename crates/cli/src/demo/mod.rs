@@ -16,6 +16,7 @@ mod ways;
 mod wire;
 pub(crate) mod worker;
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -90,8 +91,13 @@ pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure
         client = connect(&store) => client?,
         failure = interrupt.happens() => return Err(failure),
     };
-    let stage =
-        Stage { events: &events, client: &client, store: &store, scratch: scratch.path(), interrupt: &interrupt };
+    let stage = Stage {
+        events: &events,
+        client: &client,
+        store: &store,
+        scratch: scratch.path(),
+        interrupt: &interrupt,
+    };
     let records = run_all(&stage).await;
     let cleaned = leave_nothing(&client).await;
     let described = if store.url.starts_with(&own_store(scratch.path())) {
@@ -99,22 +105,24 @@ pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure
     } else {
         client.store()
     };
-    let removed = scratch.close().map_err(|error| failed("the temporary directory cannot be removed", &error));
+    let removed =
+        scratch.close().map_err(|error| failed("the temporary directory cannot be removed", &error));
     let records = records?;
     cleaned?;
     removed?;
     let took = began.elapsed();
     let outcomes: Vec<_> = records.iter().map(|record| Outcome::of(record, &events)).collect();
     if let Some(page) = &page {
-        page.write(&page::render(&records, &outcomes, &events, &described)?)?;
+        page.write(&page::render(&records, &outcomes, &events, &described))?;
     }
-    let html = page.as_ref().map(|page| page.path());
+    let html = page.as_ref().map(page::Target::path);
     if args.json {
         output::json(&report(&outcomes, &events, &described, html, took))?;
     } else {
         let mut text = summary::text(&outcomes, &events, &described);
         if let Some(html) = html {
-            text.push_str(&format!("Who held which order when: {}\n", html.display()));
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "Who held which order when: {}", html.display());
         }
         output::data(&text)?;
     }

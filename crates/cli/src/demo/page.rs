@@ -72,13 +72,9 @@ fn directory(path: &Path) -> &Path {
 }
 
 /// The page as text.
-pub(super) fn render(
-    records: &[Record],
-    outcomes: &[Outcome],
-    events: &Events,
-    store: &str,
-) -> Result<String, Failure> {
-    let runs: Vec<_> = records.iter().zip(outcomes).map(|(record, outcome)| run(record, outcome, events)).collect();
+pub(super) fn render(records: &[Record], outcomes: &[Outcome], events: &Events, store: &str) -> String {
+    let runs: Vec<_> =
+        records.iter().zip(outcomes).map(|(record, outcome)| run(record, outcome, events)).collect();
     let data = json!({
         "workers": WORKERS,
         "orders": events.orders,
@@ -97,13 +93,13 @@ pub(super) fn render(
         TTL.as_millis(),
         escape(store),
     );
-    Ok(FRAME
+    FRAME
         .replace("/*STYLE*/", STYLE)
         .replace("<!--FACTS-->", &facts)
         .replace("<!--LESSON-->", LESSON)
         .replace("<!--ROWS-->", &outcomes.iter().map(row).collect::<String>())
         .replace("/*SCRIPT*/", SCRIPT)
-        .replace("/*DATA*/", &data))
+        .replace("/*DATA*/", &data)
 }
 
 fn row(outcome: &Outcome) -> String {
@@ -111,9 +107,10 @@ fn row(outcome: &Outcome) -> String {
         let class = if number == 0 { "good" } else { "bad" };
         format!("<td class=\"{class}\">{}</td>", grouped(number))
     };
-    let refused = match outcome.way.fencing_check {
-        true => format!("<td>{}</td>", grouped(outcome.stale_refused)),
-        false => "<td class=\"none\">no check</td>".to_owned(),
+    let refused = if outcome.way.fencing_check {
+        format!("<td>{}</td>", grouped(outcome.stale_refused))
+    } else {
+        "<td class=\"none\">no check</td>".to_owned()
     };
     format!(
         "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td>{}{}{}<td>{:.1} s</td></tr>\n",
@@ -138,7 +135,9 @@ fn run(record: &Record, outcome: &Outcome, events: &Events) -> Value {
     let lanes: Vec<_> = record
         .visits
         .iter()
-        .map(|visits| visits.iter().map(|visit| bar(record, visit, base, is_duplicate(visit))).collect::<Vec<_>>())
+        .map(|visits| {
+            visits.iter().map(|visit| bar(record, visit, base, is_duplicate(visit))).collect::<Vec<_>>()
+        })
         .collect();
     let freezes: Vec<_> = record
         .freezes
@@ -149,13 +148,13 @@ fn run(record: &Record, outcome: &Outcome, events: &Events) -> Value {
                 let near = visits.iter().filter(|visit| is_near(visit, freeze));
                 near.map(move |visit| (worker, visit))
             });
-            let visits: Vec<_> = visits
-                .map(|(worker, visit)| detail(record, worker, visit, is_duplicate(visit)))
-                .collect();
+            let visits: Vec<_> =
+                visits.map(|(worker, visit)| detail(record, worker, visit, is_duplicate(visit))).collect();
             json!({
                 "position": freeze.stop.position,
-                "before_post": freeze.stop.step == Step::BeforePost,
+                "before_post": freeze.stop.step == Step::Post,
                 "token": freeze.token.map(|token| token.to_string()),
+                "believed_until": freeze.believed_until.map(|moment| since(record, moment)),
                 "frozen": since(record, freeze.frozen),
                 "lease_ended": freeze.lease_ended.map(|moment| since(record, moment)),
                 "thawed": since(record, freeze.thawed),

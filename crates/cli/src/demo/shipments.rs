@@ -210,7 +210,10 @@ mod tests {
         assert_eq!(shipments.read("o1").unwrap().unwrap().tracking.as_deref(), Some("stale"));
         let overwrites = shipments.overwrites().unwrap();
         assert_eq!(overwrites.len(), 1);
-        assert_eq!((overwrites[0].lost_tracking.as_str(), overwrites[0].tracking.as_str()), ("newer", "stale"));
+        assert_eq!(
+            (overwrites[0].lost_tracking.as_str(), overwrites[0].tracking.as_str()),
+            ("newer", "stale")
+        );
     }
 
     #[test]

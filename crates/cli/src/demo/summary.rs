@@ -12,8 +12,15 @@ use crate::output::{Style, styled};
 pub(super) const LESSON: &str = "Two holders can overlap; with the fencing check a stale write cannot get in. An external API cannot check a \
      fencing token: it needs an idempotency key.";
 
-const HEADINGS: [&str; 7] =
-    ["way of running", "requests", "parcels", "duplicates", "stale writes\naccepted", "stale writes\nrefused", "time"];
+const HEADINGS: [&str; 7] = [
+    "way of running",
+    "requests",
+    "parcels",
+    "duplicates",
+    "stale writes\naccepted",
+    "stale writes\nrefused",
+    "time",
+];
 
 /// The whole summary.
 pub(super) fn text(outcomes: &[Outcome], events: &Events, store: &str) -> String {
@@ -76,7 +83,7 @@ fn table(outcomes: &[Outcome]) -> String {
 fn freeze(number: usize, stories: &[(&Outcome, &Story)]) -> String {
     let Some((_, first)) = stories.first() else { return String::new() };
     let place = match first.step {
-        Step::BeforePost => "between read and POST",
+        Step::Post => "between read and POST",
         _ => "between POST and UPDATE",
     };
     let heading = format!(
@@ -94,32 +101,37 @@ fn freeze(number: usize, stories: &[(&Outcome, &Story)]) -> String {
 
 /// What became of the frozen worker's request and write.
 fn sentence(outcome: &Outcome, story: &Story) -> String {
-    let times = match (story.requests, story.shipments) {
-        (requests, 1) if outcome.way.idempotency_key => {
-            format!("asked {}, 1 parcel", count(requests))
-        }
-        (_, shipments) => format!("{} parcel{}", shipments, if shipments == 1 { "" } else { "s" }),
+    let parcels = match story.shipments {
+        1 if outcome.way.idempotency_key => format!("asked {}, 1 parcel", count(story.requests)),
+        1 => "1 parcel".to_owned(),
+        shipments => format!("{shipments} parcels"),
     };
-    let own = named(&story.stale);
-    let Some(newer) = &story.newer else { return format!("{times}; nobody else wrote the row") };
-    let newer = named(newer);
-    let left = story.left.as_deref().unwrap_or("nothing");
+    let Some(newer) = &story.newer else { return format!("{parcels}; nobody else wrote the row") };
+    let (own_token, newer_token) = short_tokens(&story.stale, newer);
+    let with = |part: &Part, token: Option<&str>| {
+        let tracking = part.tracking.as_deref().unwrap_or("nothing");
+        token.map_or_else(|| tracking.to_owned(), |token| format!("{tracking} (token {token})"))
+    };
+    let (own, newer) = (with(&story.stale, own_token.as_deref()), with(newer, newer_token.as_deref()));
     if story.accepted {
-        format!("{times}; stale write of {own} {} over {newer}", styled("accepted", Style::Red))
+        format!("{parcels}; its stale write was {}: {own} replaced {newer}", styled("accepted", Style::Red))
     } else {
         format!(
-            "{times}; stale write of {own} {}, the row keeps {left} of {newer}",
+            "{parcels}; its stale write was {}: {own} came after {newer}",
             styled("refused", Style::Green)
         )
     }
 }
 
-fn named(part: &Part) -> String {
-    let tracking = part.tracking.as_deref().unwrap_or("nothing");
-    match part.token {
-        Some(token) => format!("{tracking} (token {token})"),
-        None => tracking.to_owned(),
-    }
+/// The tokens of a story, cut to what tells them apart.
+fn short_tokens(stale: &Part, newer: &Part) -> (Option<String>, Option<String>) {
+    const SHOWN_LEAST: usize = 4;
+    let text = |part: &Part| part.token.map(|token| token.to_string());
+    let (Some(own), Some(newer)) = (text(stale), text(newer)) else { return (text(stale), text(newer)) };
+    let same = own.bytes().zip(newer.bytes()).take_while(|(own, newer)| own == newer).count();
+    let same = same.min(own.len().saturating_sub(SHOWN_LEAST));
+    let cut = |token: &str| if same == 0 { token.to_owned() } else { format!("…{}", &token[same..]) };
+    (Some(cut(&own)), Some(cut(&newer)))
 }
 
 fn count(times: usize) -> String {

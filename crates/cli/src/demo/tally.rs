@@ -137,11 +137,7 @@ impl Story {
             order: order.to_owned(),
             step: freeze.stop.step,
             frozen_for: Duration::from_micros(freeze.thawed.saturating_sub(freeze.frozen)),
-            stale: Part {
-                worker: WORKERS[0],
-                token: freeze.token,
-                tracking: own.and_then(tracking),
-            },
+            stale: Part { worker: WORKERS[0], token: freeze.token, tracking: own.and_then(tracking) },
             newer: others.last().map(|(worker, visit)| Part {
                 worker: WORKERS[*worker],
                 token: visit.token,
@@ -158,9 +154,9 @@ impl Story {
         json!({
             "order": self.order,
             "frozen_between": match self.step {
-                Step::BeforeUpdate => "POST and UPDATE",
-                Step::BeforePost => "read and POST",
-                Step::BeforeLock => "event and lock",
+                Step::Update => "POST and UPDATE",
+                Step::Post => "read and POST",
+                Step::Lock => "event and lock",
             },
             "frozen_seconds": round(self.frozen_for),
             "stale": self.stale.to_json(),

@@ -17,13 +17,7 @@ pub(super) struct Way {
 
 /// From nothing to everything, each adding one thing.
 pub(super) const WAYS: [Way; 4] = [
-    Way {
-        key: "no-lock",
-        title: "no lock",
-        lock: false,
-        fencing_check: false,
-        idempotency_key: false,
-    },
+    Way { key: "no-lock", title: "no lock", lock: false, fencing_check: false, idempotency_key: false },
     Way {
         key: "lock",
         title: "lock, plain UPDATE",

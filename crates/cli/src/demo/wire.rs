@@ -43,24 +43,24 @@ pub(super) struct StoreJob {
     pub(super) ttl: Duration,
 }
 
-/// A step in the work on one event at which a worker stops.
+/// Where a worker stops.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Stop {
     /// Which event, by its place in the order of delivery.
     pub(super) position: usize,
-    /// Before what.
+    /// Before which step.
     pub(super) step: Step,
 }
 
-/// A place in the work on one event.
+/// A step of the work on one event; a worker stops before it.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) enum Step {
-    /// Before the order is locked.
-    BeforeLock,
+    /// Nothing is done yet.
+    Lock,
     /// The row is read, the carrier not yet asked.
-    BeforePost,
+    Post,
     /// The carrier was asked, the row not yet written.
-    BeforeUpdate,
+    Update,
 }
 
 /// Begin with the first event.

@@ -107,7 +107,7 @@ impl Worker {
             None => None,
             Some(store) => Some(connect(store, &job.label)?),
         };
-        let shipments = Shipments::open(&job.database).map_err(database)?;
+        let shipments = Shipments::open(&job.database).map_err(|error| database(&error))?;
         let http = ureq::Agent::config_builder().timeout_global(Some(CARRIER_TIMEOUT)).proxy(None).build();
         Ok(Self { job, told, client, shipments, http: http.into() })
     }
@@ -115,21 +115,23 @@ impl Worker {
     /// Does what one event asks for: lock the order, read its row and, if it is not shipped, ship it.
     fn visit(&self, position: usize) -> Result<Visit, Failure> {
         let order = &self.job.orders[position];
-        self.stop(Stop { position, step: Step::BeforeLock }, None)?;
+        self.stop(Stop { position, step: Step::Lock }, None)?;
         let asked = now();
         let guard = self.lock(order)?;
         let held = now();
         let token = guard.as_ref().map(|guard| guard.fencing_token().get());
-        let row = self.shipments.read(order).map_err(database)?.ok_or_else(|| no_row(order))?;
+        let row =
+            self.shipments.read(order).map_err(|error| database(&error))?.ok_or_else(|| no_row(order))?;
         let (mut posted, mut written) = (None, None);
         if !row.requested {
-            self.stop(Stop { position, step: Step::BeforePost }, guard.as_ref())?;
+            self.stop(Stop { position, step: Step::Post }, guard.as_ref())?;
             let request = self.post(order)?;
-            self.stop(Stop { position, step: Step::BeforeUpdate }, guard.as_ref())?;
+            self.stop(Stop { position, step: Step::Update }, guard.as_ref())?;
             written = Some(self.update(order, &request.tracking, token.unwrap_or(0))?);
             posted = Some(request);
         }
-        let kept = guard.map(|guard| guard.release().map(|released| released == Released::Freed)).transpose()?;
+        let kept =
+            guard.map(|guard| guard.release().map(|released| released == Released::Freed)).transpose()?;
         Ok(Visit { position, asked, held, token, posted, written, over: now(), kept })
     }
 
@@ -154,7 +156,8 @@ impl Worker {
             let key = Uuid::new_v5(&KEYS, order.as_bytes());
             request = request.header(carrier::KEY_HEADER, key.to_string());
         }
-        let body = serde_json::to_vec(&Order { order_id: order.to_owned() }).map_err(|error| failed(&error))?;
+        let body =
+            serde_json::to_vec(&Order { order_id: order.to_owned() }).map_err(|error| failed(&error))?;
         let mut response = request.send(&body[..]).map_err(|error| failed(&error))?;
         let answer = response.body_mut().read_to_vec().map_err(|error| failed(&error))?;
         let shipment: Shipment = serde_json::from_slice(&answer).map_err(|error| failed(&error))?;
@@ -170,7 +173,7 @@ impl Worker {
         } else {
             self.shipments.update(write)
         };
-        match written.map_err(database)? {
+        match written.map_err(|error| database(&error))? {
             Written::Accepted => Ok(WrittenAt { at: now(), accepted: true }),
             Written::Refused => Ok(WrittenAt { at: now(), accepted: false }),
             Written::NoSuchOrder => Err(no_row(order)),
@@ -201,7 +204,7 @@ fn connect(store: &StoreJob, label: &str) -> Result<Client, Failure> {
     Ok(block_on(builder.connect(&store.url))?)
 }
 
-fn database(error: rusqlite::Error) -> Failure {
+fn database(error: &rusqlite::Error) -> Failure {
     Failure::other(format!("the database of the shipments failed: {error}"))
 }
 

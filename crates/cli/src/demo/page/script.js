@@ -32,6 +32,8 @@ function shortTokens(tokens) {
 
 const WIDTH = 1160, GUTTER = 96, LANE = 86, TOP = 46, BREAK = 66;
 const BEFORE = 2.5 * MS, AFTER = 4.5 * MS, WORTH_A_BREAK = 14 * MS;
+/** No letter of the pictures is wider on average. */
+const WIDEST = 7.8;
 const ROLES = ["stale", "newer", "third"];
 
 /** A time axis that shows the moments where something happens and shortens the long waits between them. */
@@ -85,35 +87,38 @@ function moments({ freeze, here }) {
 function picture(tale) {
   const { freeze } = tale;
   const time = axis(moments(tale));
-  const lanes = data.workers.length, height = TOP + lanes * LANE + 76;
+  const lanes = data.workers.length, bottom = TOP + lanes * LANE + 44, height = bottom + 34;
+  // Words go on top of everything else.
+  const words = svg("g", {});
   const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
     "aria-label": `${tale.run.title}: timeline of the workers at order ${tale.order} around the freeze` });
   root.append(svg("defs", {}, svg("pattern", { id: "ice", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    svg("rect", { width: 7, height: 7, fill: "var(--ice-fill)" }), svg("rect", { width: 1.2, height: 7, fill: "var(--ice)", opacity: .55 }))));
+    svg("rect", { width: 1.3, height: 7, fill: "var(--ice)", opacity: .75 }))));
   data.workers.forEach((name, worker) => {
     const y = TOP + worker * LANE;
     root.append(svg("line", { x1: 0, x2: WIDTH, y1: y, y2: y, stroke: "var(--grid)" }));
-    root.append(text(0, y + 39, name, "strong " + (tale.roles.get(worker) ?? "soft")));
+    words.append(text(0, y + 39, name, "strong " + (tale.roles.get(worker) ?? "soft")));
     const near = freeze.visits.filter(visit => visit.worker === worker && visit.over >= time.from && visit.asked <= time.to);
-    for (const visit of near) lane(root, time, tale, visit, y);
+    for (const visit of near) lane(root, words, time, tale, visit, y);
   });
-  row(root, time, tale, TOP + lanes * LANE);
-  scale(root, time, freeze, TOP + lanes * LANE + 44);
-  breaks(root, time, TOP + lanes * LANE + 44);
-  marks(root, time, tale, TOP + lanes * LANE + 44);
+  row(root, words, time, tale, TOP + lanes * LANE);
+  scale(root, words, time, freeze, bottom);
+  breaks(root, words, time, bottom);
+  marks(root, words, time, tale, bottom);
+  root.append(words);
   return root;
 }
 
 function text(x, y, words, role = "", anchor = "start") {
   return svg("text", { x, y, class: role, "text-anchor": anchor }, words);
 }
-/** A text that begins at a mark, or ends there if it would run out of the picture. */
+/** A text that begins at a mark, or further to the left if it would run out of the picture. */
 function label(x, y, words, role) {
-  return x + words.length * 6.7 > WIDTH ? text(x, y, words, role, "end") : text(x, y, words, role);
+  return x + words.length * WIDEST > WIDTH ? text(WIDTH - 2, y, words, role, "end") : text(x, y, words, role);
 }
 
 /** One worker's work on one order. */
-function lane(root, time, tale, visit, y) {
+function lane(root, words, time, tale, visit, y) {
   const { freeze } = tale, top = y + 22, thick = 26;
   const box = (from, to, attributes, title) => {
     const x = time.place(from), rect = svg("rect", { x, y: top, height: thick, width: Math.max(1.5, time.place(to) - x), rx: 3, ...attributes });
@@ -126,7 +131,7 @@ function lane(root, time, tale, visit, y) {
     root.append(svg("line", { x1: time.place(visit.asked), x2: time.place(visit.held) - 2, y1: middle, y2: middle,
       stroke: "var(--soft)", "stroke-width": 1.5, "stroke-dasharray": "1.5 4", "stroke-linecap": "round" }));
     if (visit.position === freeze.position && visit.asked < freeze.thawed) {
-      root.append(text(time.place(Math.max(visit.asked, freeze.frozen)) + 8, middle - 7, "waits", "soft"));
+      words.append(text(time.place(Math.max(visit.asked, freeze.frozen)) + 8, middle - 7, "waits", "soft"));
     }
   }
   if (visit.position !== freeze.position) {
@@ -142,23 +147,33 @@ function lane(root, time, tale, visit, y) {
     box(leaseEnd, visit.over, { fill: "none", stroke: "var(--stale)", "stroke-width": 1.5, "stroke-dasharray": "5 3" }, about + ": it has no lease any more");
   }
   if (isStale) {
+    if (leaseEnd < freeze.thawed) box(leaseEnd, freeze.thawed, { fill: "var(--ice-fill)" });
     box(freeze.frozen, freeze.thawed, { fill: "url(#ice)", stroke: "var(--ice)" }, `frozen for ${ms(freeze.thawed - freeze.frozen)}`);
-    root.append(text(time.place(freeze.frozen) + 7, top - 6, "frozen (SIGSTOP)", "strong ice"));
+    const room = time.place(freeze.frozen) - time.place(visit.held) > 100;
+    const x = room ? time.place(freeze.frozen) + 7 : tokenLabel(words, time, tale, visit, y);
+    words.append(text(x, top - 8, "frozen (SIGSTOP)", "strong ice"));
   }
   if (visit.sent !== null) {
     const from = time.place(visit.sent), wide = Math.max(3, time.place(visit.answered) - from);
     root.append(svg("rect", { x: from, y: top + thick - 6, width: wide, height: 6, rx: 2, fill: `var(--${role})` }));
-    const words = `POST: ${visit.tracking}` + (repeated(tale, visit) ? ", same parcel" : visit.duplicate ? ", one parcel too many" : "");
-    root.append(label(from, y + 62, words, visit.duplicate ? "bad strong" : ""));
+    const post = `POST: ${visit.tracking}` + (repeated(tale, visit) ? ", same parcel" : visit.duplicate ? ", one parcel too many" : "");
+    words.append(label(from, y + 62, post, visit.duplicate ? "bad strong" : ""));
   }
   if (visit.written !== null) {
     const x = time.place(visit.written), verdict = writeVerdict(tale, visit);
     root.append(svg("path", { d: `M${x} ${top - 3}V${top + thick + 3}`, stroke: `var(--${verdict.colour})`, "stroke-width": 3 }));
-    root.append(label(x - 2, y + 78, verdict.words, verdict.colour + " strong"));
+    words.append(label(x - 2, y + 78, verdict.words, verdict.colour + " strong"));
   }
-  if (visit.token && role && !(isStale && time.place(freeze.frozen) - time.place(visit.held) < 10)) {
-    root.append(text(time.place(visit.held), y + 14, "token " + tale.short(visit.token), "strong " + role));
-  }
+  if (role) tokenLabel(words, time, tale, visit, y);
+}
+
+/** Writes the token above the begin of a bar; returns where there is room again. */
+function tokenLabel(words, time, tale, visit, y) {
+  const x = time.place(visit.held);
+  if (!visit.token) return x + 7;
+  const token = "token " + tale.short(visit.token);
+  words.append(text(x, y + 14, token, "strong " + tale.roles.get(visit.worker)));
+  return x + token.length * WIDEST + 10;
 }
 
 /** Whether the carrier knew the key and sent nothing. */
@@ -169,39 +184,39 @@ function repeated(tale, visit) {
 
 function writeVerdict(tale, visit) {
   if (!visit.accepted) return { colour: "good", words: "UPDATE refused: token is older than the row's" };
-  const overwritten = tale.here.some(other => other !== visit && other.accepted && other.written < visit.written);
-  if (overwritten) return { colour: "bad", words: `UPDATE accepted: ${visit.tracking} overwrites` };
+  const before = tale.here.filter(other => other.accepted && other.written < visit.written).sort((a, b) => b.written - a.written)[0];
+  if (before) return { colour: "bad", words: `UPDATE accepted: replaces ${before.tracking}` };
   return { colour: tale.roles.get(visit.worker) ?? "soft", words: "UPDATE" };
 }
 
 /** What the row of the order says over time. */
-function row(root, time, tale, y) {
+function row(root, words, time, tale, y) {
   const writes = tale.here.filter(visit => visit.accepted).sort((a, b) => a.written - b.written);
   root.append(svg("line", { x1: 0, x2: WIDTH, y1: y, y2: y, stroke: "var(--grid)" }));
-  root.append(text(0, y + 23, "row says", "soft strong"));
+  words.append(text(0, y + 23, "row says", "soft strong"));
   const parts = [{ at: time.from, words: "not shipped", colour: "other" }];
   writes.forEach((visit, index) => parts.push({ at: visit.written, words: visit.tracking,
     colour: index > 0 ? "bad-fill" : tale.roles.get(visit.worker) + "-fill", bad: index > 0 }));
   parts.forEach((part, index) => {
     const x = time.place(part.at), end = index + 1 < parts.length ? time.place(parts[index + 1].at) : WIDTH - 8;
     root.append(svg("rect", { x, y: y + 8, width: Math.max(1, end - x - 1.5), height: 23, rx: 3, fill: `var(--${part.colour})`, opacity: index ? 1 : .45 }));
-    if (end - x > part.words.length * 6.7 + 8) root.append(text(x + 6, y + 24, part.words, part.bad ? "bad strong" : index ? "strong" : "soft"));
+    if (end - x > part.words.length * WIDEST + 8) words.append(text(x + 6, y + 24, part.words, "plain " + (part.bad ? "bad strong" : index ? "strong" : "soft")));
   });
 }
 
-function scale(root, time, freeze, y) {
-  const step = [1, 2, 5, 10, 20, 50].find(step => step * MS * time.scale > 46) ?? 100;
+function scale(root, words, time, freeze, y) {
+  const step = [1, 2, 5, 10, 20, 50].find(step => step * MS * time.scale > 58) ?? 100;
   for (const zone of time.zones) {
     const first = Math.ceil((zone.from - freeze.frozen) / MS / step) * step;
     for (let tick = first; freeze.frozen + tick * MS <= zone.to; tick += step) {
       const x = time.place(freeze.frozen + tick * MS);
       root.append(svg("line", { x1: x, x2: x, y1: y - 5, y2: y, stroke: "var(--line)" }));
-      if (x > GUTTER + 8 && x < WIDTH - 22) root.append(text(x, y + 14, (tick > 0 ? "+" : "") + tick + " ms", "soft", "middle"));
+      if (x > GUTTER + 8 && x < WIDTH - 22) words.append(text(x, y + 13, (tick > 0 ? "+" : "") + tick + " ms", "soft", "middle"));
     }
   }
 }
 
-function breaks(root, time, bottom) {
+function breaks(root, words, time, bottom) {
   time.zones.slice(1).forEach((zone, index) => {
     const before = time.zones[index], left = before.x + (before.to - before.from) * time.scale, middle = left + BREAK / 2;
     root.append(svg("rect", { x: middle - 9, y: TOP, width: 18, height: bottom - TOP, fill: "var(--card)", opacity: .93 }));
@@ -210,19 +225,18 @@ function breaks(root, time, bottom) {
       for (let y = TOP; y < bottom; y += 8) path += `l${(y / 8) % 2 < 1 ? 3 : -3} 8`;
       root.append(svg("path", { d: path, fill: "none", stroke: "var(--line)" }));
     }
-    root.append(text(middle, bottom + 14, ms(zone.from - before.to) + " later", "soft", "middle"));
+    words.append(text(middle, bottom + 29, ms(zone.from - before.to) + " left out", "soft", "middle"));
   });
 }
 
 /** The moments that matter, across all lanes. */
-function marks(root, time, { freeze, run }, bottom) {
+function marks(root, words, time, { freeze }, bottom) {
   const all = [[freeze.frozen, "stopped", "ice", 0], [freeze.thawed, "continued", "ice", 0]];
   if (freeze.lease_ended !== null) all.push([freeze.lease_ended, "its lease is over", "stale", 1]);
-  for (const [moment, words, colour, level] of all) {
+  for (const [moment, name, colour, level] of all) {
     const x = time.place(moment), y = 14 + level * 16;
     root.append(svg("line", { x1: x, x2: x, y1: y + 4, y2: bottom, stroke: `var(--${colour})`, "stroke-dasharray": level ? "4 3" : "none", opacity: .8 }));
-    const end = x + words.length * 6.7 > WIDTH;
-    root.append(text(end ? x + 4 : x - 3, y, words, "strong " + colour, end ? "end" : "start"));
+    words.append(label(x - 3, y, name, "strong " + colour));
   }
 }
 
@@ -232,9 +246,10 @@ function told({ run, freeze, stale, writers, short, order }) {
   const under = token => token ? ` under token ${short(token)}` : "";
   const before = freeze.before_post ? "had read the row and not yet asked the carrier" : `had asked the carrier (${stale.tracking}) and not yet written the row`;
   let words = `${names[0]} ${before} when it was stopped for ${ms(freeze.thawed - freeze.frozen)}. `;
+  if (freeze.believed_until !== null) words += `It had looked at its lease right before: ${ms(freeze.believed_until - freeze.frozen)} left. `;
   if (run.lock) {
     const sent = newer.duplicate ? "sent a second parcel" : repeated({ run, here: [stale, newer] }, newer) ? "asked with the same key, got the same parcel" : "sent the parcel";
-    words += `Its lease ended, ${names[newer.worker]} was granted the order${under(newer.token)}, ${sent} and wrote ${newer.tracking}. `;
+    words += `The lease ended, ${names[newer.worker]} was granted the order${under(newer.token)}, ${sent} and wrote ${newer.tracking}. `;
   } else {
     words += `Nothing kept the others away: ${writers.map(visit => `${names[visit.worker]} sent ${visit.tracking}`).join(", ")}. `;
   }
@@ -332,6 +347,8 @@ class Overview {
     pen.scale(ratio, ratio);
     pen.font = "12px system-ui, 'Liberation Sans', sans-serif";
     const colours = [css("--nothing"), css("--first"), css("--again")];
+    // Where few parcels are too many, each must be seen.
+    const least = this.run.lanes.flat().filter(bar => bar[2] === 2).length < 50 ? 3 : 1;
     this.run.lanes.forEach((bars, worker) => {
       const y = 8 + worker * 28;
       pen.fillStyle = css("--grid");
@@ -342,7 +359,7 @@ class Overview {
         for (const [begin, length, which] of bars) {
           if (which !== kind || begin > this.to || begin + length < this.from) continue;
           const x = Math.max(this.gutter, this.place(begin));
-          pen.fillRect(x, y, Math.max(kind ? 1 : .6, this.place(begin + length) - x - .4), 20);
+          pen.fillRect(x, y, Math.max(kind === 2 ? least : kind ? 1 : .6, this.place(begin + length) - x - .4), 20);
         }
       }
       if (worker === 0) this.run.freezes.forEach((freeze, index) => this.ice(pen, freeze, index, y));
@@ -364,6 +381,10 @@ class Overview {
     pen.fillStyle = css("--ice");
     const words = end - x > 66 ? `freeze ${index + 1}` : String(index + 1);
     pen.fillText(words, x + 5, y + 14);
+    const [begin, length, kind] = this.run.lanes[0][freeze.position];
+    if (kind !== 2) return;
+    pen.fillStyle = css("--again");
+    pen.fillRect(end, y, Math.max(3, this.place(begin + length) - end), 20);
   }
 
   ticks(pen, height) {
