@@ -22,6 +22,7 @@ pub struct Workers {
     running: BTreeMap<usize, Worker>,
     /// Workers that were ever killed or stopped: their own waits say nothing.
     pub disturbed: BTreeSet<usize>,
+    kills: u64,
 }
 
 struct Worker {
@@ -40,6 +41,7 @@ impl Workers {
             linger: Duration::ZERO,
             running: BTreeMap::new(),
             disturbed: BTreeSet::new(),
+            kills: 0,
         }
     }
 
@@ -71,6 +73,7 @@ impl Workers {
     /// Kills a worker without warning and starts another in its place.
     pub fn kill_and_restart(&mut self, worker: usize) {
         self.disturbed.insert(worker);
+        self.kills += 1;
         let mut old = self.running.remove(&worker).unwrap();
         old.child.kill().unwrap();
         old.child.wait().unwrap();
@@ -127,10 +130,10 @@ impl Workers {
     pub fn tally(&self) -> Tally {
         let counted: BTreeMap<usize, u64> =
             serde_json::from_slice(&std::fs::read(self.folder.join("counter.json")).unwrap()).unwrap();
-        let mut tally = Tally { counted: counted.values().sum(), ..Tally::default() };
+        let mut tally = Tally { counted: counted.values().sum(), kills: self.kills, ..Tally::default() };
         for worker in 0.. {
             let Ok(log) = std::fs::read_to_string(self.folder.join(format!("log-{worker}"))) else { break };
-            let mut added = 0;
+            let (mut added, mut newest) = (0, 0);
             for line in log.lines() {
                 let fields: Vec<&str> = line.split(' ').collect();
                 match fields[0] {
@@ -141,7 +144,10 @@ impl Workers {
                     other => panic!("worker {worker} logged {other:?}"),
                 }
                 if fields[0] != "retry" {
-                    tally.tokens.push(fields[1].parse().unwrap());
+                    let token = fields[1].parse().unwrap();
+                    assert!(token > newest, "worker {worker} got the token {token} after {newest}");
+                    newest = token;
+                    tally.tokens.push(token);
                 }
                 if !self.disturbed.contains(&worker) {
                     tally.longest_wait =
@@ -177,6 +183,7 @@ pub struct Tally {
     pub lost_updates: u64,
     /// In the file but not logged: killed in between.
     pub unlogged: u64,
+    pub kills: u64,
     pub refused: u64,
     pub stopped: u64,
     pub retries: u64,
@@ -186,9 +193,20 @@ pub struct Tally {
 
 impl std::fmt::Debug for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { counted, added, lost_updates, unlogged, refused, stopped, retries, longest_wait, tokens } =
-            self;
+        let Self {
+            counted,
+            added,
+            lost_updates,
+            unlogged,
+            kills,
+            refused,
+            stopped,
+            retries,
+            longest_wait,
+            tokens,
+        } = self;
         write!(f, "{counted} counted, {added} added, {lost_updates} updates lost, {unlogged} not logged, ")?;
+        write!(f, "{kills} killed, ")?;
         write!(
             f,
             "{refused} refused, {stopped} stopped, {retries} retries, longest wait {longest_wait:?}, "
