@@ -15,6 +15,9 @@ use crate::file::{Identity, StoreFile};
 use crate::options::SqliteOptions;
 use crate::schema;
 
+/// The log is moved into the file from this length on, in pages of 4 KiB. A longer log makes every process
+/// that starts when no other runs read it again; a shorter one waits for the disk more often.
+pub(crate) const LOG_PAGES: i32 = 1_000;
 /// What is kept of the log's file once it begins anew, in bytes: twice the length at which that is due.
 const LOG_KEPT: u32 = 8 * 1024 * 1024;
 /// More than there are statements in this crate, so that each is compiled once per connection.
@@ -151,6 +154,23 @@ impl Database {
             tracing::warn!(store = %self.file.path.display(), ?failure, "a transaction could not be rolled back");
         }
     }
+}
+
+impl Drop for Database {
+    /// Whoever opens the file while nobody else has it open reads the whole log, and forgets how much of it is
+    /// in the file already. So a process that leaves a long log behind empties it, unless others are at it.
+    fn drop(&mut self) {
+        if self.log_pages() >= LOG_PAGES
+            && let Err(failure) = checkpoint(&self.connection, "TRUNCATE")
+        {
+            tracing::debug!(store = %self.file.path.display(), ?failure, "the log was left as it is");
+        }
+    }
+}
+
+/// Moves the log into the file as far as others let it, and tells how long the log is.
+pub(crate) fn checkpoint(connection: &Connection, mode: &str) -> Result<i32, Failure> {
+    Ok(connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(1))?)
 }
 
 /// A transaction, and the moment it got its turn.

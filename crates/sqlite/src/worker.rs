@@ -7,18 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind};
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::busy::Patience;
-use crate::database::{self, Database, Pace};
+use crate::database::{self, Database, LOG_PAGES, Pace, checkpoint};
 use crate::failure::Failure;
 use crate::store::{Shared, Upkeep};
 use crate::sweep;
 
-/// The log is moved into the file from this length on, in pages of 4 KiB. A longer log makes every process
-/// that starts when no other runs read it again; a shorter one waits for the disk more often.
-const LOG_PAGES: i32 = 1_000;
 /// From this length on, writers are kept out until the log can begin anew: without a pause it never gets
 /// shorter while others keep writing.
 const LOG_PAGES_AT_MOST: i32 = 4 * LOG_PAGES;
@@ -243,9 +239,4 @@ fn sweep(shared: &Shared) -> Result<(), Failure> {
             outcome => return outcome,
         }
     }
-}
-
-/// Moves the log into the file as far as others let it, and tells how long the log is.
-fn checkpoint(connection: &Connection, mode: &str) -> Result<i32, Failure> {
-    Ok(connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(1))?)
 }
