@@ -279,13 +279,9 @@ async fn rights(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, 
             &advice,
         ));
     }
-    let missing = match missing_rights(shared, questions).await? {
-        Some(missing) => missing,
-        None => {
-            findings
-                .push(fine(SUBJECT, "what locking needs was tried when connecting, and works".to_owned()));
-            return Ok(findings);
-        }
+    let Some(missing) = missing_rights(shared, questions).await? else {
+        findings.push(fine(SUBJECT, "what locking needs was tried when connecting, and works".to_owned()));
+        return Ok(findings);
     };
     if missing.is_empty() {
         findings.push(fine(SUBJECT, "all that is needed is there".to_owned()));

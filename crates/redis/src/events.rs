@@ -70,7 +70,7 @@ impl PushReader {
                 }),
                 // Nobody can give it back without knowing its name; it ends with its claim.
                 None => {
-                    tracing::warn!(owner = owner.label(), "a grant arrived for an owner nobody here knows")
+                    tracing::warn!(owner = owner.label(), "a grant arrived for an owner nobody here knows");
                 }
             },
             Some(Message::Next { owner, remaining }) => {

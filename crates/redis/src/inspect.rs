@@ -1,6 +1,6 @@
 //! Looking at names: one of them, or all that are taken. Changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use leasehold_core::store::{Inspection, Listing};
 use leasehold_core::{Error, Name};
@@ -90,7 +90,7 @@ async fn names(
 ) -> Result<(Vec<Name>, bool), Failure> {
     let pattern = shared.config.keys.pattern(prefix);
     let count = SCAN_COUNT.to_string();
-    let mut found = BTreeMap::new();
+    let mut found = BTreeSet::new();
     let (mut cursor, mut more) = ("0".to_owned(), false);
     for _ in 0..MOST_SCANS {
         let scan = command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", &count, "TYPE", "string"]);
@@ -98,7 +98,7 @@ async fn names(
         let [next, keys] = reply::array(&page)? else { return Err(Failure::BadReply) };
         for key in reply::array(keys)? {
             if let Some(name) = reply::text(key).ok().and_then(|key| shared.config.keys.name_of(key)) {
-                found.insert(name, ());
+                found.insert(name);
                 if found.len() > limit {
                     found.pop_last();
                     more = true;
@@ -107,10 +107,10 @@ async fn names(
         }
         reply::text(next)?.clone_into(&mut cursor);
         if cursor == "0" {
-            return Ok((found.into_keys().collect(), more));
+            return Ok((found.into_iter().collect(), more));
         }
     }
-    Ok((found.into_keys().collect(), true))
+    Ok((found.into_iter().collect(), true))
 }
 
 fn ask_about(shared: &Shared, name: &Name, asked: &mut Pipeline) {

@@ -8,7 +8,7 @@ use leasehold_core::{Entropy, Error, SystemEntropy};
 pub(crate) fn connection_id() -> Result<String, Error> {
     let mut bits = [0_u8; 12];
     SystemEntropy.fill(&mut bits)?;
-    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bits.iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}")))
 }
 
 /// A duration between half of this one and all of it; all of it when there is no randomness to be had.

@@ -93,7 +93,7 @@ async fn acquire_once(
         match &result {
             Ok(Round::Done(AcquireReply::Granted { .. })) => shared.waiters.left(request.owner),
             Ok(Round::Done(AcquireReply::Held(_)) | Round::Again(Some(_))) => {
-                shared.waiters.queued(request.owner)
+                shared.waiters.queued(request.owner);
             }
             Ok(Round::Again(None)) | Err(Failure::NotSent(_) | Failure::Refused(_)) => {
                 shared.waiters.refused(request.owner);

@@ -235,13 +235,13 @@ pub(crate) async fn renew(
             }
         })
         .collect();
-    let mut set = match sets.is_empty() {
-        true => Vec::new().into_iter(),
-        false => match connection.call_all(&sets).await {
-            Ok(set) => set.into_iter(),
+    let mut set = Vec::new().into_iter();
+    if !sets.is_empty() {
+        match connection.call_all(&sets).await {
+            Ok(replies) => set = replies.into_iter(),
             Err(failure) => return fail_all(requests, failure),
-        },
-    };
+        }
+    }
     requests
         .iter()
         .zip(replies)

@@ -1,5 +1,7 @@
 //! The suite every store passes, on a real server of each kind.
 
+#![cfg(test)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

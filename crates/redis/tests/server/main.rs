@@ -1,5 +1,7 @@
 //! What only a real server shows: what is sent, what becomes of a connection, what users are told.
 
+#![cfg(test)]
+
 mod connection;
 mod doctor;
 mod foreign;

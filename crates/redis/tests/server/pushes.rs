@@ -11,7 +11,7 @@ use crate::support::{Process, name, owner, run, until};
 /// The time of day at a moment of our clock, in microseconds: the server's too, on the same machine.
 fn time_of_day(moment: Moment) -> u64 {
     let (now, time) = (SystemClock.now(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap());
-    u64::try_from((time - now.since(moment)).as_micros()).unwrap()
+    u64::try_from(time.checked_sub(now.since(moment)).unwrap().as_micros()).unwrap()
 }
 
 #[test]
