@@ -184,6 +184,9 @@ pub(crate) struct BreakArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
+    /// Print the rights a Redis user needs instead, as the command that gives them
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) acl: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,12 +1,23 @@
 //! From the options that name a store to a client.
 
-use leasehold::{Client, Namespace};
+use leasehold::{Client, Error, Namespace};
+use leasehold_redis::RedisConfig;
 
 use crate::args::StoreArgs;
 use crate::failure::Failure;
 
 /// Connects to the store. There is no default: a lock in the wrong place excludes nobody.
 pub(crate) async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
+    let url = url(args)?;
+    let mut builder = Client::builder().store_timeout(args.store_timeout);
+    if let Some(namespace) = &args.namespace {
+        builder = builder.namespace(Namespace::new(namespace)?);
+    }
+    Ok(builder.connect(url).await?)
+}
+
+/// The URL of the store.
+pub(crate) fn url(args: &StoreArgs) -> Result<&str, Failure> {
     let url = args.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
         Failure::usage(
             "no store: give --store redis://HOST/ or set LEASEHOLD_STORE; for locks within this machine, \
@@ -19,14 +30,19 @@ pub(crate) async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
              --store local",
         ));
     }
-    let mut builder = Client::builder().store_timeout(args.store_timeout);
-    if let Some(namespace) = &args.namespace {
-        builder = builder.namespace(Namespace::new(namespace)?);
-    }
-    Ok(builder.connect(url).await?)
+    Ok(url)
 }
 
-/// The namespace asked for besides the URL, to tell names apart.
-pub(crate) fn namespace(args: &StoreArgs) -> &str {
-    args.namespace.as_deref().unwrap_or_default()
+/// Whether this is the URL of a Redis or Valkey server.
+pub(crate) fn is_redis(url: &str) -> bool {
+    url.starts_with("redis")
+}
+
+/// The namespace that names are in: the option, else the URL's, else the default.
+pub(crate) fn namespace(args: &StoreArgs) -> Result<Namespace, Error> {
+    match (&args.namespace, &args.store) {
+        (Some(namespace), _) => Namespace::new(namespace),
+        (None, Some(url)) if is_redis(url) => Ok(RedisConfig::from_url(url)?.namespace().clone()),
+        _ => Ok(Namespace::default()),
+    }
 }

@@ -4,7 +4,7 @@ use leasehold::{Finding, Severity};
 use serde_json::json;
 
 use crate::args::{DoctorArgs, StoreArgs};
-use crate::connect::connect;
+use crate::connect::{self, connect};
 use crate::failure::Failure;
 use crate::output::{self, Style, styled};
 
@@ -13,6 +13,9 @@ const SOMETHING_IS_WRONG: u8 = 1;
 
 /// Examines the store; 0 only when nothing is wrong.
 pub(crate) async fn examine(store: &StoreArgs, args: &DoctorArgs) -> Result<u8, Failure> {
+    if args.acl {
+        return print_rights(store).map(|()| 0);
+    }
     let client = connect(store).await?;
     let mut findings = client.diagnose().await?;
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -36,6 +39,15 @@ pub(crate) async fn examine(store: &StoreArgs, args: &DoctorArgs) -> Result<u8, 
         output::data(&format!("{lines}{}: {verdict}\n", client.store()))?;
     }
     Ok(if fine { 0 } else { SOMETHING_IS_WRONG })
+}
+
+/// Prints what a user must be allowed. It asks no server: a user without rights could not be told.
+fn print_rights(store: &StoreArgs) -> Result<(), Failure> {
+    if !connect::is_redis(connect::url(store)?) {
+        return Err(Failure::usage("--acl is for Redis and Valkey: this store has no users of its own"));
+    }
+    let namespace = connect::namespace(store)?;
+    output::data(&format!("{}\n", leasehold::smallest_acl(&namespace)))
 }
 
 fn line(finding: &Finding) -> String {

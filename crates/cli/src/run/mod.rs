@@ -46,8 +46,8 @@ pub(crate) async fn run(store: &StoreArgs, args: RunArgs) -> Result<u8, Failure>
         signal = signals.next_request_to_end() => return Ok(code_of(signal)),
     };
     let held = Held::from_environment();
-    let namespace = connect::namespace(store);
-    if held.contains(&client.store(), namespace, &args.name) {
+    let namespace = connect::namespace(store)?;
+    if held.contains(&client.store(), namespace.as_str(), &args.name) {
         return Err(Failure::usage(format!(
             "{} is held by the leasehold run this one was started under, so it would wait for itself: give \
              the inner run another name, or none",
@@ -66,7 +66,7 @@ pub(crate) async fn run(store: &StoreArgs, args: RunArgs) -> Result<u8, Failure>
                 ("LEASEHOLD_NAME", args.name.clone()),
                 ("LEASEHOLD_FENCING_TOKEN", guard.fencing_token().to_string()),
                 ("LEASEHOLD_OWNER_TOKEN", guard.owner_token().expose().to_owned()),
-                (held::VARIABLE, held.with(&client.store(), namespace, &args.name)),
+                (held::VARIABLE, held.with(&client.store(), namespace.as_str(), &args.name)),
             ];
             let mut command = Command::new(&args.command[0]);
             command.args(&args.command[1..]).envs(variables);

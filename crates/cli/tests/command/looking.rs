@@ -90,6 +90,21 @@ fn doctor_exits_with_1_when_something_is_wrong() {
 }
 
 #[test]
+fn doctor_prints_the_rights_a_redis_user_needs_without_asking_the_server() {
+    let sandbox = Sandbox::new();
+    for (args, keys) in [
+        (&["--store", "redis://127.0.0.1:1/", "doctor", "--acl"][..], "~lock:* "),
+        (&["--store", "redis://127.0.0.1:1/?namespace=a:", "doctor", "--acl"], "~a:* "),
+        (&["--store", "redis://127.0.0.1:1/?namespace=a:", "--namespace", "b:", "doctor", "--acl"], "~b:* "),
+    ] {
+        let output = sandbox.output(args);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert!(out(&output).starts_with("ACL SETUSER ") && out(&output).contains(keys), "{}", out(&output));
+    }
+    assert_eq!(sandbox.output(["doctor", "--acl"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_reader_that_has_gone_away_is_no_failure_and_a_full_disk_is() {
     let sandbox = Sandbox::new();
     for args in [&["ls"][..], &["doctor"], &["--help"], &["completions", "bash"], &["man"]] {
