@@ -1,5 +1,6 @@
 //! Where `assets/orders.jsonl` comes from: a morning of payment events as a payment provider delivers them, made
 //! by a fixed rule. The file must be what the rule makes; `LEASEHOLD_WRITE_ORDERS=1` writes it anew.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;

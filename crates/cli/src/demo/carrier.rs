@@ -166,3 +166,68 @@ async fn ship(
     office.enter(order, &shipment, shipped);
     Ok((StatusCode::CREATED, Json(shipment)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks for a shipment; the status and the tracking number.
+    fn ask(url: &str, order_id: &str, key: Option<&str>) -> (u16, String) {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let mut request = agent.post(url).content_type("application/json");
+        if let Some(key) = key {
+            request = request.header(KEY_HEADER, key);
+        }
+        let body = serde_json::to_vec(&Order { order_id: order_id.to_owned() }).unwrap();
+        let mut response = request.send(&body[..]).unwrap();
+        let answer = response.body_mut().read_to_vec().unwrap();
+        let tracking = serde_json::from_slice(&answer).map(|shipment: Shipment| shipment.tracking);
+        (response.status().as_u16(), tracking.unwrap_or_default())
+    }
+
+    async fn asked(
+        carrier: &Carrier,
+        requests: &[(&'static str, Option<&'static str>)],
+    ) -> Vec<(u16, String)> {
+        let url = carrier.url();
+        let requests: Vec<_> = requests
+            .iter()
+            .map(|(order, key)| {
+                let (url, order, key) = (url.clone(), *order, *key);
+                tokio::task::spawn_blocking(move || ask(&url, order, key))
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for request in requests {
+            answers.push(request.await.unwrap());
+        }
+        answers
+    }
+
+    #[tokio::test]
+    async fn requests_at_the_same_time_under_one_key_get_one_parcel() {
+        let carrier = Carrier::start(true).await.unwrap();
+        let answers = asked(&carrier, &[("o1", Some("k1")); 8]).await;
+        assert!(answers.iter().all(|answer| *answer == (201, "TRK-000001".to_owned())), "{answers:?}");
+        let ledger = carrier.ledger();
+        assert_eq!((ledger.len(), ledger.iter().filter(|entered| entered.shipped).count()), (8, 1));
+    }
+
+    #[tokio::test]
+    async fn trap_56_a_key_for_another_order_is_refused() {
+        let carrier = Carrier::start(true).await.unwrap();
+        asked(&carrier, &[("o1", Some("k1"))]).await;
+        assert_eq!(asked(&carrier, &[("o2", Some("k1"))]).await[0].0, 422);
+        assert_eq!(carrier.ledger().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_plain_carrier_sends_a_parcel_for_every_request() {
+        let carrier = Carrier::start(false).await.unwrap();
+        let answers = asked(&carrier, &[("o1", Some("k1")), ("o1", Some("k1")), ("o1", None)]).await;
+        let numbers: std::collections::HashSet<_> =
+            answers.into_iter().map(|(_, tracking)| tracking).collect();
+        assert_eq!(numbers.len(), 3);
+        assert!(carrier.ledger().iter().all(|entered| entered.shipped));
+    }
+}

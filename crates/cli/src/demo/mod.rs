@@ -21,7 +21,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use leasehold::core::{Entropy, SystemEntropy};
 use leasehold::{BreakMode, Client, Label, Namespace};
 use serde_json::json;
@@ -40,8 +40,8 @@ use wire::StoreJob;
 
 /// Who the demo is when it looks at leases.
 const LABEL: &str = "leasehold-demo";
-/// The most leases looked for at the end: one per worker can be left by a run that was broken off.
-const LEFT_MOST: usize = 100;
+/// The most names freed at the end: in a cluster each of its 16,384 slots can have a fencing token.
+const LEFT_MOST: usize = 20_000;
 /// How long the client's last work may take.
 const CLOSE_MOST: Duration = Duration::from_secs(5);
 
@@ -99,34 +99,37 @@ pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure
         interrupt: &interrupt,
     };
     let records = run_all(&stage).await;
-    let cleaned = leave_nothing(&client).await;
-    let described = if store.url.starts_with(&own_store(scratch.path())) {
-        "a temporary SQLite file".to_owned()
-    } else {
-        client.store()
-    };
+    let described = described(&client, &store, &scratch);
+    let cleaned = leave_nothing(client, &store, &scratch, records.is_ok()).await;
     let removed =
         scratch.close().map_err(|error| failed("the temporary directory cannot be removed", &error));
-    let records = records?;
-    cleaned?;
-    removed?;
-    let took = began.elapsed();
-    let outcomes: Vec<_> = records.iter().map(|record| Outcome::of(record, &events)).collect();
-    if let Some(page) = &page {
-        page.write(&page::render(&records, &outcomes, &events, &described))?;
+    show(&records?, &events, &described, page.as_ref(), args.json, began)?;
+    cleaned.and(removed).map(|()| 0)
+}
+
+/// Writes the page, and prints what happened.
+fn show(
+    records: &[Record],
+    events: &Events,
+    store: &str,
+    page: Option<&page::Target>,
+    as_json: bool,
+    began: Instant,
+) -> Result<(), Failure> {
+    let outcomes: Vec<_> = records.iter().map(|record| Outcome::of(record, events)).collect();
+    if let Some(page) = page {
+        page.write(&page::render(records, &outcomes, events, store))?;
     }
-    let html = page.as_ref().map(page::Target::path);
-    if args.json {
-        output::json(&report(&outcomes, &events, &described, html, took))?;
-    } else {
-        let mut text = summary::text(&outcomes, &events, &described);
-        if let Some(html) = html {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "Who held which order when: {}", html.display());
-        }
-        output::data(&text)?;
+    let html = page.map(page::Target::path);
+    if as_json {
+        return output::json(&report(&outcomes, events, store, html, began.elapsed()));
     }
-    Ok(0)
+    let mut text = summary::text(&outcomes, events, store);
+    if let Some(html) = html {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "Who held which order when: {}", html.display());
+    }
+    output::data(&text)
 }
 
 /// All ways of running, one after the other.
@@ -137,7 +140,6 @@ async fn run_all(stage: &Stage<'_>) -> Result<Vec<Record>, Failure> {
         bar.set_message(way.title);
         records.push(conduct::run(stage, way, &|| bar.inc(1)).await?);
     }
-    bar.finish_and_clear();
     Ok(records)
 }
 
@@ -146,7 +148,7 @@ fn progress_bar(steps: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(steps as u64);
+    let bar = ProgressBar::new(steps as u64).with_finish(ProgressFinish::AndClear);
     // A form that cannot be read leaves the usual one.
     if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3} %  {elapsed}  {msg}") {
         bar.set_style(style);
@@ -187,12 +189,40 @@ async fn connect(store: &StoreJob) -> Result<Client, Failure> {
     Ok(builder.connect(&store.url).await?)
 }
 
-/// Frees what workers that were killed still held, and ends the client.
-async fn leave_nothing(client: &Client) -> Result<(), Failure> {
+/// The store as the summary names it.
+fn described(client: &Client, store: &StoreJob, scratch: &TempDir) -> String {
+    if store.url == own_store(scratch.path()) { "a temporary SQLite file".to_owned() } else { client.store() }
+}
+
+/// Ends the client and removes what the demo's namespace still has in the user's store.
+async fn leave_nothing(
+    client: Client,
+    store: &StoreJob,
+    scratch: &TempDir,
+    completed: bool,
+) -> Result<(), Failure> {
+    if store.url == own_store(scratch.path()) {
+        return Ok(());
+    }
+    // Workers that completed have given everything back; killed ones have not.
+    if !completed {
+        break_all(&client).await?;
+    }
+    client.close(CLOSE_MOST).await?;
+    // A store may keep its last fencing token per namespace, for ever, since only its user knows when a namespace
+    // is done with. Such keys have names that begin with `~`: what is left of this namespace are they.
+    let helpers = StoreJob { namespace: format!("{}~", store.namespace), ..store.clone() };
+    let helpers = connect(&helpers).await?;
+    break_all(&helpers).await?;
+    Ok(helpers.close(CLOSE_MOST).await?)
+}
+
+/// Frees every name of the client's namespace at once.
+async fn break_all(client: &Client) -> Result<(), Failure> {
     for left in client.list("", LEFT_MOST).await?.entries {
         client.break_lease(left.name.as_str(), BreakMode::Now).await?;
     }
-    Ok(client.close(CLOSE_MOST).await?)
+    Ok(())
 }
 
 /// The outcome for programs.

@@ -44,7 +44,7 @@ pub(super) struct Story {
     pub(super) frozen_for: Duration,
     /// The frozen worker.
     pub(super) stale: Part,
-    /// The worker that wrote the order while the first one was frozen, last if there were several.
+    /// The worker whose write the frozen one replaced, or was refused for.
     pub(super) newer: Option<Part>,
     /// Whether the frozen worker's write was accepted in the end.
     pub(super) accepted: bool,
@@ -130,9 +130,13 @@ impl Story {
         let own = visits_here(0).next();
         let mut others: Vec<(usize, &Visit)> = (1..WORKERS.len())
             .flat_map(|worker| visits_here(worker).map(move |visit| (worker, visit)))
-            .filter(|(_, visit)| visit.written.is_some())
+            .filter(|(_, visit)| visit.written.is_some_and(|written| written.accepted))
             .collect();
-        others.sort_by_key(|(_, visit)| visit.over);
+        // Without a lock several write; the database knows whose write was replaced.
+        let replaced = record.overwrites.iter().find(|it| it.order == order && it.writer == WORKERS[0]);
+        others.sort_by_key(|(worker, visit)| {
+            (replaced.is_some_and(|replaced| replaced.lost_writer == WORKERS[*worker]), visit.over)
+        });
         Self {
             order: order.to_owned(),
             step: freeze.stop.step,
