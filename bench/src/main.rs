@@ -2,6 +2,7 @@
 //! `bench/results/`.
 
 mod measure;
+mod redis;
 mod report;
 mod sqlite;
 
@@ -14,20 +15,41 @@ struct Arguments {
     what: What,
 }
 
-#[derive(Subcommand, Clone, Copy)]
+#[derive(Subcommand, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Everything, one after the other.
+    /// Everything, one after the other: about ten minutes.
     All,
     /// Acquire and release on the embedded store, beside the same two bare SQL statements.
     Sqlite,
+    /// Latency of an uncontended pair, beside two raw script calls.
+    RedisLatency,
+    /// Throughput of 64 tasks, beside the client library alone and redis-benchmark.
+    RedisThroughput,
+    /// Server time and requests of a pair, beside SET NX PX.
+    RedisCost,
+    /// Hand-over with 1 ms added each way, beside one round trip; and after a crash.
+    RedisHandover,
+    /// 2 to 2,048 waiters on one name, beside a release that publishes to all.
+    RedisContention,
+    /// Memory over a million names.
+    RedisMemory,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    match Arguments::parse().what {
-        What::All => {
-            sqlite::run()?;
+    let all = [
+        (What::Sqlite, sqlite::run as fn() -> Result<(), Box<dyn std::error::Error>>),
+        (What::RedisLatency, redis::latency::run),
+        (What::RedisThroughput, redis::throughput::run),
+        (What::RedisCost, redis::cost::run),
+        (What::RedisHandover, redis::handover::run),
+        (What::RedisContention, redis::contention::run),
+        (What::RedisMemory, redis::memory::run),
+    ];
+    let what = Arguments::parse().what;
+    for (each, run) in all {
+        if what == What::All || what == each {
+            run()?;
         }
-        What::Sqlite => sqlite::run()?,
     }
     Ok(())
 }
