@@ -46,10 +46,18 @@ local function leave_queue()
   if ARGV[7] then redis.call('ZREM', KEYS[2], unpack(ARGV, 7)) end
 end
 
+-- Queues, in the oldest place this owner was ever given.
 local function enqueue()
+  local function keep_older(score)
+    if score and (ticket == '' or tonumber(score) < tonumber(ticket)) then ticket = score end
+  end
+  keep_older(redis.call('ZSCORE', KEYS[2], entry))
+  for i = 7, #ARGV do
+    keep_older(redis.call('ZSCORE', KEYS[2], ARGV[i]))
+  end
   if ARGV[7] then redis.call('ZREM', KEYS[2], unpack(ARGV, 7)) end
-  if ticket == '' then ticket = redis.call('ZSCORE', KEYS[2], entry) or now_text end
-  redis.call('ZADD', KEYS[2], 'NX', ticket, entry)
+  if ticket == '' then ticket = now_text end
+  redis.call('ZADD', KEYS[2], ticket, entry)
   if redis.call('PTTL', KEYS[2]) < QUEUE_TTL_MS then redis.call('PEXPIRE', KEYS[2], QUEUE_TTL_MS) end
 end
 
@@ -60,7 +68,12 @@ if holder == token then --[[rule:same-owner-on-retry]]
   local fence = mint()
   if not fence then return fence_error() end
   if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
-  leave_queue()
+  if entry ~= '' then
+    local was_head = has_first_entry(5)
+    leave_queue()
+    -- The next one must know that it is the one who polls at the head now.
+    if was_head then tell_head(prefix, redis.call('PTTL', KEYS[1])) end
+  end
   return fence .. ' ' .. now_text
 end
 

@@ -30,10 +30,7 @@ end
 
 local was_head = false
 if ARGV[5] then
-  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-  for i = 5, #ARGV do
-    if ARGV[i] == head then was_head = true end
-  end
+  was_head = has_first_entry(5)
   redis.call('ZREM', KEYS[2], unpack(ARGV, 5)) --[[rule:withdraw]]
 end
 

@@ -25,6 +25,15 @@ local function tell_head(prefix, remaining)
   redis.pcall('PUBLISH', prefix .. connection, '1 next ' .. remaining .. ' ' .. token)
 end
 
+-- Whether one of the arguments from this one on is the entry of the first waiter.
+local function has_first_entry(from)
+  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  for i = from, #ARGV do
+    if ARGV[i] == head then return true end
+  end
+  return false
+end
+
 -- Whether somebody listens on a waiter's channel, or still polls. A caller that may not ask cannot hand over.
 local function is_alive(prefix, connection)
   if polls(connection) then return now <= (tonumber(string.sub(connection, 2)) or 0) end

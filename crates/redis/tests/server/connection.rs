@@ -13,6 +13,9 @@ use leasehold_testkit::servers::{Data, RedisServer, ServerKind, for_each_server}
 
 use crate::support::{Process, SLACK, TTL, connect, connect_error, name, owner, run, until};
 
+/// The queue of `job`.
+const QUEUE: &str = "lock:~queue:{5ct}:job";
+
 fn start() -> (RedisServer, Proxy) {
     let server = RedisServer::start(ServerKind::Redis7).unwrap();
     let proxy = Proxy::before(&server).unwrap();
@@ -178,6 +181,64 @@ fn waiters_of_a_lost_connection_keep_their_place_on_the_next() {
             moving.release(&job, &first).await.unwrap();
             until("granted", async || staying.grants(&second).len() == 1).await;
         });
+    });
+}
+
+#[test]
+fn a_waiter_whose_first_reply_was_lost_keeps_its_place() {
+    let (server, proxy) = start();
+    run(async {
+        let holding = Process::start(&server.url()).await;
+        let moving = Process::start(&server.url_through(&proxy)).await;
+        let staying = Process::start(&server.url()).await;
+        let (job, holder, first, second) = (name("job"), owner("holder"), owner("first"), owner("second"));
+        holding.take(&job, &holder).await;
+        let lost = proxy.drop_reply_to(RequestMatch::any().containing("lock:job"), AfterDrop::Cut);
+        let queue = Some(QueueRequest { ticket: None, poll_interval: Duration::from_secs(1) });
+        let error = moving.ask(&job, &first, TTL, queue).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unknown && lost.has_fired(), "{error}");
+        staying.queue(&job, &second).await;
+        moving.until_reconnected(1).await;
+        assert!(moving.queue(&job, &first).await.place.unwrap().first);
+        assert_eq!(server.cli(&["ZCARD", QUEUE]).unwrap(), "2", "its first entry is gone");
+    });
+}
+
+#[test]
+fn a_withdrawal_takes_the_entries_of_every_connection_along() {
+    let (server, proxy) = start();
+    run(async {
+        let holding = Process::start(&server.url()).await;
+        let moving = Process::start(&server.url_through(&proxy)).await;
+        let (job, holder, waiter) = (name("job"), owner("holder"), owner("waiter"));
+        holding.take(&job, &holder).await;
+        moving.queue(&job, &waiter).await;
+        for times in 1..=2 {
+            proxy.cut();
+            moving.until_reconnected(times).await;
+        }
+        assert_eq!(server.cli(&["ZCARD", QUEUE]).unwrap(), "1");
+        moving.release(&job, &waiter).await.unwrap();
+        assert_eq!(server.cli(&["EXISTS", QUEUE]).unwrap(), "0");
+    });
+}
+
+#[test]
+fn the_next_waiter_is_told_when_the_first_finds_its_own_grant() {
+    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    run(async {
+        let (one, other) = (Process::start(&server.url()).await, Process::start(&server.url()).await);
+        let (job, first, second) = (name("job"), owner("first"), owner("second"));
+        let holder = owner("holder");
+        one.take(&job, &holder).await;
+        one.queue(&job, &first).await;
+        other.queue(&job, &second).await;
+        // Its entry stays at the head although it has the lease: as after a request that was executed twice.
+        server.command(&["SET", "lock:job", first.expose(), "PX", "30000"]).unwrap();
+        let queue = Some(QueueRequest { ticket: None, poll_interval: Duration::from_secs(1) });
+        let reply = one.ask(&job, &first, TTL, queue).await.unwrap();
+        assert!(matches!(reply, AcquireReply::Granted { .. }), "{reply:?}");
+        until("told", async || other.is_first(&second)).await;
     });
 }
 

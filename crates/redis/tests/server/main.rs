@@ -9,5 +9,7 @@ mod pushes;
 mod refusals;
 mod rights;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod traffic;
 mod unscripted;

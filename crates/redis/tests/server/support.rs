@@ -124,6 +124,12 @@ impl Process {
         grants.collect()
     }
 
+    /// Whether an owner was told that it is first.
+    pub(crate) fn is_first(&self, told: &OwnerToken) -> bool {
+        let events = self.events.0.lock().unwrap();
+        events.iter().any(|event| matches!(event, StoreEvent::First { owner, .. } if owner == told))
+    }
+
     pub(crate) fn reconnections(&self) -> usize {
         let events = self.events.0.lock().unwrap();
         events.iter().filter(|event| matches!(event, StoreEvent::Reconnected)).count()
