@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::cleanup::CleanUp;
 use crate::clock::Moment;
 use crate::engine::{Engine, Granted, LeaseCell};
@@ -12,6 +14,7 @@ use crate::fencing::FencingToken;
 use crate::lease::{Machine, Terms};
 use crate::mutation::{Rule, on};
 use crate::name::Name;
+use crate::observe::{self, Acquired};
 use crate::options::{COMMAND_TIMEOUT, CheckedOptions, Wait};
 use crate::owner::OwnerToken;
 use crate::queue::Turn;
@@ -54,8 +57,38 @@ pub(crate) async fn acquire(
     options: &CheckedOptions,
     on_waiting: Option<&OnWaiting>,
 ) -> Result<Outcome, Error> {
+    let mut measured = Measured { engine, started: engine.now(), outcome: Acquired::Cancelled };
+    let span = tracing::debug_span!("leasehold.acquire", %name);
+    let outcome = attempt(engine, name, options, on_waiting, measured.started).instrument(span).await;
+    measured.outcome = match &outcome {
+        Ok(Outcome::Acquired(_)) => Acquired::Granted,
+        Ok(Outcome::Busy(_)) => Acquired::Busy,
+        Err(_) => Acquired::Failed,
+    };
+    outcome
+}
+
+/// Reports an acquisition when it ends, also by being dropped.
+struct Measured<'a> {
+    engine: &'a Engine,
+    started: Moment,
+    outcome: Acquired,
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        observe::acquisition(self.outcome, self.engine.now().since(self.started));
+    }
+}
+
+async fn attempt(
+    engine: &Arc<Engine>,
+    name: &Name,
+    options: &CheckedOptions,
+    on_waiting: Option<&OnWaiting>,
+    started: Moment,
+) -> Result<Outcome, Error> {
     engine.check_usable()?;
-    let started = engine.now();
     let give_up_at = match options.wait {
         Wait::No => started,
         Wait::For(wait) => started.after(wait),
@@ -268,14 +301,20 @@ impl<'a> Acquisition<'a> {
             };
             match mail {
                 Some(Mail { grant: Some(grant), .. }) => return self.pushed(grant),
-                Some(Mail { recheck: true, .. }) => return None,
+                Some(Mail { recheck: true, .. }) => {
+                    observe::asked_again("reconnect");
+                    return None;
+                }
                 Some(Mail { first: Some(ends), .. }) => {
                     let regular = self.engine.now().after(FIRST_ASKS_AGAIN);
                     ask_again_at = ends.after(AFTER_EXPIRY).min(regular);
                 }
                 Some(_) => {}
                 None if until < ask_again_at => return Some(Outcome::Busy(self.last_held.take())),
-                None => return None,
+                None => {
+                    observe::asked_again(if self.trouble.is_some() { "trouble" } else { "poll" });
+                    return None;
+                }
             }
         }
     }
@@ -297,10 +336,15 @@ impl<'a> Acquisition<'a> {
         let now = self.engine.now();
         let bound = match grant.granted_after {
             Some(bound) if now.since(bound) <= grant.claim / 2 => bound,
-            _ if on(Rule::ConfirmOldGrant) => return None,
+            _ if on(Rule::ConfirmOldGrant) => {
+                observe::asked_again("confirm");
+                return None;
+            }
             bound => bound.unwrap_or(now).max(now.before(grant.claim / 2)),
         };
-        self.granted(bound, grant.claim, grant.fencing_token).map(Outcome::Acquired)
+        let cell = self.granted(bound, grant.claim, grant.fencing_token)?;
+        observe::hand_over("received");
+        Some(Outcome::Acquired(cell))
     }
 
     /// Puts the granted lease under the keeper's care; `None` if its time is already over.
@@ -328,7 +372,9 @@ impl<'a> Acquisition<'a> {
             self.engine.waiters.holds(&self.owner);
         }
         let (name, owner) = (self.name.clone(), self.owner.clone());
-        let lease = Granted { name, owner, fencing_token, late_until, waited };
+        let (ttl, fixed) = (self.options.ttl, self.options.fixed_lease);
+        let lease =
+            Granted { name, owner, fencing_token, late_until, begins: granted_after, ttl, fixed, waited };
         Some(self.engine.keep(lease, machine))
     }
 
@@ -336,6 +382,9 @@ impl<'a> Acquisition<'a> {
         let news = self.last_held.as_ref().is_none_or(|last| last.holder != held.holder);
         if let (true, Some(on_waiting)) = (news, on_waiting) {
             on_waiting(&held);
+        }
+        if news && held.place.is_some_and(|place| !place.pushed) && self.engine.store.capabilities().push {
+            observe::polling_fallback();
         }
         self.last_held = Some(held);
     }

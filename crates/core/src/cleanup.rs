@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::engine::Shared;
 use crate::mutation::{Rule, on};
 use crate::name::Name;
+use crate::observe;
 use crate::options::COMMAND_TIMEOUT;
 use crate::owner::OwnerToken;
 use crate::store::ReleaseRequest;
@@ -53,16 +54,16 @@ impl CleanUp {
                     shared.timers.sleep_until(late_until.after(LATE_SLACK)).await;
                     continue;
                 }
-                (Some(Ok(_)), _) => return,
+                (Some(Ok(_)), _) => return observe::clean_up("done"),
                 (Some(Err(error)), _) if !error.is_retryable() => {
                     tracing::warn!(name = %self.name, %error, "could not clean up; the lease ends by itself");
-                    return;
+                    return observe::clean_up("refused");
                 }
                 (Some(Err(_)) | None, _) => {}
             }
             if shared.now() >= self.gone_at {
                 tracing::warn!(name = %self.name, "gave up cleaning up: the lease has ended by itself");
-                return;
+                return observe::clean_up("expired");
             }
             shared.timers.sleep(shared.jitter(pause / 2, pause)).await;
             pause = (pause * 2).min(MOST_RETRY);

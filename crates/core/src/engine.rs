@@ -107,6 +107,7 @@ impl Shared {
         } else {
             hash(&lease.name)
         };
+        crate::observe::lease_begins();
         let next = machine.next_event();
         let cell = Arc::new(LeaseCell {
             id,
@@ -188,6 +189,12 @@ pub(crate) struct Granted {
     pub(crate) fencing_token: FencingToken,
     /// An unanswered request of this owner may still arrive at the store until this moment.
     pub(crate) late_until: Option<Moment>,
+    /// A moment just before it was granted.
+    pub(crate) begins: Moment,
+    /// How long it lasts without renewal.
+    pub(crate) ttl: Duration,
+    /// Whether it ends after that in any case.
+    pub(crate) fixed: bool,
     /// Whether it came out of a wait, so that grants for its owner may still be pushed.
     pub(crate) waited: bool,
 }
@@ -241,6 +248,7 @@ impl LeaseCell {
 
     /// Tells whoever waits that the lease is lost.
     pub(crate) fn tell_lost(&self, cause: crate::error::LostCause) {
+        crate::observe::lost(cause);
         tracing::warn!(name = %self.name, fencing_token = self.fencing_token.get(), %cause, "lease lost");
         self.changed.notify_waiters();
     }

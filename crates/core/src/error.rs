@@ -57,6 +57,21 @@ pub enum LostCause {
     Forked,
 }
 
+impl LostCause {
+    /// One word, for metrics and machines.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::Missing => "missing",
+            Self::Unreachable => "unreachable",
+            Self::MaxHold => "max_hold",
+            Self::Broken => "broken",
+            Self::Forked => "forked",
+        }
+    }
+}
+
 impl fmt::Display for LostCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

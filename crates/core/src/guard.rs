@@ -13,6 +13,7 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseState;
 use crate::mutation::{Rule, on};
 use crate::name::Name;
+use crate::observe;
 use crate::options::{COMMAND_TIMEOUT, MAX_TTL, MIN_TTL};
 use crate::owner::OwnerToken;
 use crate::store::{ReleaseReply, ReleaseRequest};
@@ -133,13 +134,14 @@ pub struct Guard {
     lease: Lease,
     min_hold_until: Option<Moment>,
     finished: bool,
+    reported: bool,
 }
 
 impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, cell: Arc<LeaseCell>, min_hold: Option<Duration>) -> Self {
         let min_hold_until =
             min_hold.filter(|_| on(Rule::MinHold)).map(|min_hold| engine.now().after(min_hold));
-        Self { lease: Lease { engine, cell }, min_hold_until, finished: false }
+        Self { lease: Lease { engine, cell }, min_hold_until, finished: false, reported: false }
     }
 
     /// A view of the lease that can be cloned and passed on.
@@ -239,7 +241,12 @@ impl Guard {
                         ReleaseReply::Freed { .. } if matches!(state, LeaseState::Lost(_)) => {
                             Ok(Released::AlreadyLost)
                         }
-                        ReleaseReply::Freed { .. } => Ok(Released::Freed),
+                        ReleaseReply::Freed { handed_over } => {
+                            if handed_over {
+                                observe::hand_over("given");
+                            }
+                            Ok(Released::Freed)
+                        }
                     };
                 }
                 Some(Err(error)) if !error.is_retryable() => return Err(error.context(&cell.name)),
@@ -261,9 +268,16 @@ impl Guard {
         }
     }
 
-    fn stop_renewal(&self) -> LeaseState {
+    fn stop_renewal(&mut self) -> LeaseState {
         let (engine, cell) = (&self.lease.engine, &self.lease.cell);
         let state = cell.machine().release(engine.now());
+        if !std::mem::replace(&mut self.reported, true) {
+            let held = engine.now().since(cell.begins);
+            observe::lease_ends(held, !matches!(state, LeaseState::Lost(_)));
+            if cell.fixed {
+                observe::fixed_lease_was_short(&cell.name, held, cell.ttl);
+            }
+        }
         if on(Rule::NoRenewalAfterRelease) {
             engine.forget(cell);
         }

@@ -13,6 +13,7 @@ use crate::engine::{LeaseCell, Shared};
 use crate::error::Error;
 use crate::lease::Step;
 use crate::mutation::{Rule, on};
+use crate::observe;
 use crate::options::COMMAND_TIMEOUT;
 use crate::store::{RenewReply, RenewRequest};
 
@@ -94,12 +95,15 @@ async fn renew_batch(shared: &Shared, batch: &[Arc<LeaseCell>]) {
     let mut sent = Vec::with_capacity(batch.len());
     let mut requests = Vec::with_capacity(batch.len());
     let mut patience = COMMAND_TIMEOUT;
+    let begins = shared.now();
     for cell in batch {
+        let due = cell.machine().renewal_due();
         let sending = cell.machine().sending();
         let Some(ttl) = sending else {
             cell.changed.notify_waiters();
             continue;
         };
+        observe::renewal_lag(begins.since(due));
         patience = patience.min(timeout(cell));
         requests.push(RenewRequest { name: cell.name.clone(), owner: cell.owner.clone(), ttl });
         sent.push(cell);
@@ -129,18 +133,26 @@ fn take_verdict(
     now: Moment,
 ) {
     match reply {
-        Some(Ok(RenewReply::Renewed)) => cell.machine().renewed(sent_at, request.ttl, now),
+        Some(Ok(RenewReply::Renewed)) => {
+            observe::renewal("renewed");
+            cell.machine().renewed(sent_at, request.ttl, now);
+        }
         Some(Ok(RenewReply::NotHeld(cause))) => {
+            observe::renewal("refused");
             let news = cell.machine().refused(cause);
             if news {
                 cell.tell_lost(cause);
             }
         }
         Some(Err(error)) => {
+            observe::renewal("failed");
             tracing::debug!(name = %cell.name, %error, "renewal failed");
             cell.machine().renewal_failed(now);
         }
-        None => cell.machine().renewal_failed(now),
+        None => {
+            observe::renewal("failed");
+            cell.machine().renewal_failed(now);
+        }
     }
     cell.changed.notify_waiters();
     shared.reschedule(cell);

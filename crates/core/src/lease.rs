@@ -150,6 +150,11 @@ impl Machine {
         self.phase == Phase::Active
     }
 
+    /// When the next renewal is or was due.
+    pub(crate) fn renewal_due(&self) -> Moment {
+        self.next_renewal
+    }
+
     /// Whether a renewal was sent and has not been answered.
     pub(crate) fn awaits_verdict(&self) -> bool {
         self.renewal == Renewal::Sent

@@ -24,6 +24,7 @@ mod keeper;
 mod lease;
 mod lock;
 mod name;
+mod observe;
 mod options;
 mod owner;
 mod queue;
