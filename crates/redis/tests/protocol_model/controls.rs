@@ -115,7 +115,8 @@ fn pushes_on_another_connection_have_no_bound() {
 
 #[test]
 fn the_bound_of_an_earlier_connection_is_harmless() {
-    no_counterexample(Rule::NoBoundAfterReconnect, &two().faults(1, &[Fault::Drop]));
+    let model = two().instant_replies().faults(1, &[Fault::Drop]);
+    no_counterexample(Rule::NoBoundAfterReconnect, &model);
 }
 
 #[test]
@@ -232,8 +233,7 @@ fn a_waiter_that_comes_back_without_its_ticket_is_overtaken() {
 
 #[test]
 fn a_waiter_that_loses_its_first_reply_keeps_its_place() {
-    let model = two().instant_replies().faults(1, &[Fault::Drop]).prompt(2);
-    counterexample(Rule::PlaceKept, PROMPT, &model);
+    counterexample(Rule::PlaceKept, IN_ORDER, &two().instant_replies().faults(1, &[Fault::Drop]));
 }
 
 #[test]

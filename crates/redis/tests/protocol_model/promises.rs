@@ -87,7 +87,13 @@ fn one_waits_without_a_channel() {
 #[test]
 fn one_does_not_wait() {
     let model = Protocol::new(&[Subscriber, Trying]).instant_replies().cancels(1);
-    holds(&model.faults(1, &[Fault::Drop, Fault::Lose, Fault::Resend]).prompt(2));
+    holds(&model.faults(1, &[Fault::Drop]).prompt(2));
+    holds(
+        &Protocol::new(&[Subscriber, Trying])
+            .instant_replies()
+            .faults(1, &[Fault::Lose, Fault::Resend])
+            .prompt(2),
+    );
 }
 
 #[test]

@@ -281,10 +281,14 @@ impl Execution<'_> {
         let server = &mut self.state.server;
         let ours = |entry: &Entry| entry.token == token && entry.connection <= connection;
         let keeps = |entry: &Entry| entry.connection == connection || self.protocol.on(Rule::PlaceKept);
+        let before = server.queue.iter().find(|entry| ours(entry)).map(|entry| entry.ticket);
         let known = server.queue.iter().find(|entry| ours(entry) && keeps(entry)).map(|entry| entry.ticket);
         server.queue.retain(|entry| !ours(entry));
         server.last_ticket += 1;
-        let ticket = ticket.or(known).unwrap_or(server.last_ticket);
+        let ticket = [ticket, known].into_iter().flatten().min().unwrap_or(server.last_ticket);
+        if before.is_some_and(|before| before < ticket) {
+            self.broken(Broken::Overtaken);
+        }
         let polls = self.state.clients[self.client].kind == Kind::Polling;
         let entry = Entry {
             ticket,
