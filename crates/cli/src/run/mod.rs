@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use leasehold::core::{Clock, SystemClock};
 use leasehold::{Attempt, Busy, Client, DEFAULT_TTL, Error, Guard, Lock, Released};
-use rustix::process::{Signal, getpgrp};
+use rustix::process::Signal;
 use tokio::sync::watch;
 
 use crate::args::{RunArgs, StoreArgs};
@@ -221,7 +221,7 @@ fn start(guard: &Guard, timing: Timing, command: Command, signals: &mut Signals)
         Err(error) => {
             watchdog.dismiss();
             if let Some(terminal) = terminal.filter(|_| given_away) {
-                terminal.give_to(getpgrp());
+                terminal.take_back();
             }
             let code = match error.kind() {
                 io::ErrorKind::NotFound => failure::NOT_FOUND,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold::core::{Clock, Moment, SystemClock};
 use leasehold::{Lease, LeaseState};
-use rustix::process::{Signal, getpgrp};
+use rustix::process::Signal;
 
 use super::group::{Change, End, Group};
 use super::signals::{Signals, asks_to_end};
@@ -144,8 +144,7 @@ impl<'a> Supervisor<'a> {
             return;
         }
         say(format_args!("the lease of {} is lost: {reason}; stopping the command", self.lease.name()));
-        let latest = self.safe_until.before(self.timing.margin);
-        self.stop_by(latest.min(now.after(self.timing.grace)));
+        self.stop_by(self.timing.kill_at(now, self.safe_until));
     }
 
     /// Why the command may not go on under this lease, if so. If it may, the watchdog is told until when.
@@ -235,7 +234,7 @@ impl<'a> Supervisor<'a> {
     /// The command stopped. If it only needs the terminal and we can give it, it goes on; if a shell manages
     /// us, we stop as well and so does our job; else nobody could ever continue us.
     fn command_was_stopped(&mut self, signal: Signal) {
-        let ours = self.terminal.as_ref().is_some_and(|terminal| terminal.is_with(getpgrp()));
+        let ours = self.terminal.as_ref().is_some_and(Terminal::is_ours);
         let had_it = self.terminal.as_ref().is_some_and(|terminal| terminal.is_with(self.group.id()));
         let asks = terminal::asks_for_the_terminal(signal);
         let by_terminal = terminal::is_stop_of_the_terminal(signal);
@@ -274,7 +273,7 @@ impl<'a> Supervisor<'a> {
         let Some(paused) = self.paused.take() else { return };
         if let Some(terminal) = &self.terminal
             && paused.wants_terminal
-            && terminal.is_with(getpgrp())
+            && terminal.is_ours()
         {
             terminal.give_to(self.group.id());
         }

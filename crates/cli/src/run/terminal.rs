@@ -9,7 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 
 use nix::sys::signal::{SigSet, Signal as MaskedSignal};
-use rustix::process::{Pid, Signal, getpgid, getpgrp, getsid, kill_current_process_group};
+use nix::unistd::{getpgid, getpgrp, getsid};
+use rustix::process::{Pid, Signal, kill_current_process_group};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The controlling terminal of this process.
@@ -28,7 +29,12 @@ impl Terminal {
 
     /// Whether a command should have the terminal from its start.
     pub(crate) fn is_wanted_at_start(&self) -> bool {
-        io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_with(getpgrp())
+        io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_ours()
+    }
+
+    /// Whether our own group is in the foreground.
+    pub(crate) fn is_ours(&self) -> bool {
+        our_group().is_some_and(|ours| self.is_with(ours))
     }
 
     /// Whether this group is in the foreground.
@@ -52,13 +58,20 @@ impl Terminal {
     /// Puts our own group into the foreground again if this group is there.
     pub(crate) fn take_back_from(&self, group: Pid) {
         if self.is_with(group) {
-            self.give_to(getpgrp());
+            self.take_back();
+        }
+    }
+
+    /// Puts our own group into the foreground.
+    pub(crate) fn take_back(&self) {
+        if let Some(ours) = our_group() {
+            self.give_to(ours);
         }
     }
 
     /// Sets the modes the terminal had when it was opened: a killed editor could not do it itself.
     pub(crate) fn restore_modes(&self) {
-        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_with(getpgrp())) {
+        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_ours()) {
             let _ = tcsetattr(&self.tty, OptionalActions::Now, modes);
         }
     }
@@ -74,6 +87,11 @@ impl Terminal {
 pub(crate) fn has_job_control() -> bool {
     let Ok(session_leader) = getsid(None) else { return false };
     getpgid(Some(session_leader)).is_ok_and(|leaders_group| leaders_group != getpgrp())
+}
+
+/// Our own process group; `None` when it is outside the namespace of processes we see.
+fn our_group() -> Option<Pid> {
+    Pid::from_raw(getpgrp().as_raw())
 }
 
 /// Stops this process and its neighbours in the same job, as the terminal would have, until somebody continues

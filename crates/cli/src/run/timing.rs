@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use leasehold::core::Moment;
+
 use crate::durations::show;
 
 /// Without `--grace`, a command gets this long to stop …
@@ -63,6 +65,11 @@ impl Timing {
         }
     }
 
+    /// When to kill a command that is told to stop now, under a lease that lasts until then.
+    pub(crate) fn kill_at(&self, now: Moment, safe_until: Moment) -> Moment {
+        now.after(self.grace).min(safe_until.before(self.margin))
+    }
+
     /// How long before the end of the lease the watchdog kills, which must not forestall the supervisor.
     pub(crate) fn watchdog_margin(&self) -> Duration {
         self.margin / 2
@@ -107,6 +114,15 @@ mod tests {
         assert_eq!(timing.due(ms(301)), Due::Terminate);
         assert_eq!(timing.due(ms(300)), Due::Kill);
         assert_eq!(timing.due(Duration::ZERO), Due::Kill);
+    }
+
+    #[test]
+    fn the_grace_is_cut_short_by_the_end_of_the_lease() {
+        let timing = Timing::new(ms(3_000), Some(ms(500))).unwrap();
+        let at = |since| Moment::from_origin(ms(since));
+        assert_eq!(timing.kill_at(at(10_000), at(12_000)), at(10_500));
+        assert_eq!(timing.kill_at(at(10_000), at(10_600)), at(10_300));
+        assert!(timing.kill_at(at(10_000), at(9_000)) < at(10_000), "a lease that is over: at once");
     }
 
     #[test]

@@ -16,7 +16,6 @@ use leasehold::core::{Clock, Moment, SystemClock};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
 use super::spawn;
@@ -26,6 +25,7 @@ use crate::output::say;
 pub(crate) const ARGUMENT: &str = "__watchdog";
 
 /// Its name in process lists: `killall leasehold` must not hit it together with the wrapper.
+#[cfg(target_os = "linux")]
 const PROCESS_NAME: &std::ffi::CStr = c"lh-watchdog";
 /// A watchdog that keeps being killed is started again this often.
 const RESTARTS_MOST: u32 = 10;
@@ -138,7 +138,7 @@ impl Watchdog {
 }
 
 fn start_process() -> io::Result<(OwnedFd, Pid)> {
-    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (read_end, write_end) = io::pipe()?;
     rustix::io::ioctl_fionbio(&write_end, true)?;
     let mut command = Command::new(this_program()?);
     command
@@ -149,7 +149,7 @@ fn start_process() -> io::Result<(OwnedFd, Pid)> {
         .stdin(Stdio::from(read_end))
         .stdout(Stdio::null());
     let process = spawn::in_own_session(command)?;
-    Ok((write_end, process))
+    Ok((write_end.into(), process))
 }
 
 /// This very program, also after its file was replaced by an upgrade.
@@ -161,6 +161,7 @@ fn this_program() -> io::Result<std::path::PathBuf> {
 pub(crate) fn main() -> ExitCode {
     // Nobody but the wrapper tells it when to end. It has one thread, so this covers the process.
     let _ = SigSet::all().thread_block();
+    #[cfg(target_os = "linux")]
     // A name in a list is a convenience.
     let _ = rustix::thread::set_name(PROCESS_NAME);
     let input = io::stdin();

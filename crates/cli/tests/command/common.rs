@@ -15,11 +15,19 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A directory with a store in it.
 pub(crate) struct Sandbox {
     dir: TempDir,
+    store: String,
 }
 
 impl Sandbox {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
+        let dir = tempfile::tempdir().unwrap();
+        let store = format!("sqlite:{}", dir.path().join("locks.db").display());
+        Self { dir, store }
+    }
+
+    /// With another store, in the namespace `lock:` of it.
+    pub(crate) fn with_store(url: &str) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), store: url.to_owned() }
     }
 
     /// A file in the sandbox.
@@ -27,8 +35,8 @@ impl Sandbox {
         self.dir.path().join(name)
     }
 
-    pub(crate) fn store(&self) -> String {
-        format!("sqlite:{}", self.path("locks.db").display())
+    pub(crate) fn store(&self) -> &str {
+        &self.store
     }
 
     /// `leasehold` with these arguments, on the sandbox's store and in its directory.

@@ -9,6 +9,7 @@ mod exit_codes;
 mod job_control;
 mod lease;
 mod looking;
+mod redis;
 mod signals;
 mod watchdog;
 mod words;
