@@ -304,6 +304,35 @@ async fn trap_27_f019_a_dead_head_after_many_that_gave_up_delays_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn trap_24_a_holder_and_the_first_waiter_that_die_together_delay_those_behind_by_seconds_only() {
+    for ttl in [secs(1), secs(30)] {
+        let world = World::new();
+        let (holder, head) = (world.process("holder").await, world.process("head").await);
+        let _guard = holder.take("job", ttl).await;
+        let _head = waiting(head.lock("job").wait_forever());
+        pass(millis(1)).await;
+        let mut behind = Vec::new();
+        for number in 0..10 {
+            let process = world.process(&format!("p{number}")).await;
+            behind.push(tokio::spawn(async move {
+                free(acquired(process.lock("job").wait_forever().acquire().await)).await;
+            }));
+            pass(millis(1)).await;
+        }
+        // Renewed for a while, so that nobody has seen the lease that matters.
+        pass(secs(100)).await;
+        holder.store.kill();
+        head.store.kill();
+        let died = world.now();
+        for task in behind {
+            task.await.unwrap();
+        }
+        let took = world.now().since(died);
+        assert!(took <= ttl + secs(3), "a TTL of {ttl:?}: it took {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn trap_27_f042_a_live_waiter_keeps_its_place_however_long_it_waits() {
     let world = World::new();
     let (a, b, c) = (world.process("a").await, world.process("b").await, world.process("c").await);
