@@ -72,11 +72,7 @@ impl Workers {
 
     /// Kills a worker without warning and starts another in its place.
     pub fn kill_and_restart(&mut self, worker: usize) {
-        self.disturbed.insert(worker);
-        self.kills += 1;
-        let mut old = self.running.remove(&worker).unwrap();
-        old.child.kill().unwrap();
-        old.child.wait().unwrap();
+        self.kill(worker);
         self.start(worker);
     }
 
@@ -91,13 +87,31 @@ impl Workers {
     /// Stops a worker for a while between its read and its write. False if it got into no section in time.
     pub fn freeze_in_section(&mut self, worker: usize, time: Duration) -> bool {
         self.disturbed.insert(worker);
-        let sections = &self.running[&worker].sections;
-        while sections.try_recv().is_ok() {}
-        if sections.recv_timeout(self.ttl + Duration::from_secs(20)).is_err() {
-            return false;
+        while self.running[&worker].sections.try_recv().is_ok() {}
+        let entered = self.wait_for_section(worker);
+        if entered {
+            self.freeze(worker, time);
         }
-        self.freeze(worker, time);
-        true
+        entered
+    }
+
+    /// Waits until a worker gets into its next section. False if it does not in time.
+    pub fn wait_for_section(&self, worker: usize) -> bool {
+        let sections = &self.running[&worker].sections;
+        sections.recv_timeout(self.ttl + Duration::from_secs(20)).is_ok()
+    }
+
+    /// Kills a worker without warning.
+    pub fn kill(&mut self, worker: usize) {
+        self.disturbed.insert(worker);
+        self.kills += 1;
+        let mut old = self.running.remove(&worker).unwrap();
+        old.child.kill().unwrap();
+        old.child.wait().unwrap();
+    }
+
+    pub fn process_id(&self, worker: usize) -> u32 {
+        self.running[&worker].child.id()
     }
 
     /// Lets every worker finish its section and end; fails if one does not, or ends with an error.

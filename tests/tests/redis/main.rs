@@ -8,3 +8,5 @@ mod counter;
 mod interop;
 mod python;
 mod support;
+mod traffic;
+mod waiting;
