@@ -29,10 +29,10 @@ const MOST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// Waiters behind it ask again within this range, in case messages or their queue entry were lost.
 const BEHIND_ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
-/// The first waiter may have died together with the holder, with the machine of both: those behind it ask within
-/// this range after the end of the lease they know of. Apart from each other, so that they do not come as one.
-const BEHIND_ASKS_AFTER_EXPIRY: (Duration, Duration) =
-    (Duration::from_millis(500), Duration::from_millis(2_500));
+/// Everybody before a waiter may have died together with the holder, with the machine of all of them: it asks
+/// this long after the end of the lease, times its place. So waiters come one after the other, and a long queue
+/// asks no more often than a short one.
+const AFTER_DEATHS: Duration = Duration::from_secs(1);
 /// A holder that is not Leasehold tells nobody when it releases: the first waiter polls, at first this often …
 const FOREIGN_POLL_FIRST: Duration = Duration::from_millis(50);
 /// … backing off to this.
@@ -412,9 +412,9 @@ impl<'a> Acquisition<'a> {
             // The store could not finish serving the queue in one step.
             Some(Duration::ZERO) => AFTER_EXPIRY,
             Some(remaining) if on(Rule::PollAtExpiry) => {
-                let (soonest, latest) = BEHIND_ASKS_AFTER_EXPIRY;
-                let after = if first { AFTER_EXPIRY } else { self.engine.jitter(soonest, latest) };
-                pause.min(remaining + after)
+                let ahead = place.map_or(0, |place| place.ahead);
+                let after = if first { AFTER_EXPIRY } else { AFTER_DEATHS.saturating_mul(ahead) };
+                pause.min(remaining.saturating_add(after))
             }
             _ => pause,
         }

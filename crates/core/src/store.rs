@@ -205,6 +205,8 @@ pub struct Place {
     pub ticket: Ticket,
     /// Whether nobody waits before this one.
     pub first: bool,
+    /// How many queue entries are before this one, as far as the store can say at no cost; some may be dead.
+    pub ahead: u32,
     /// Whether a grant will be pushed; otherwise it must be polled for.
     pub pushed: bool,
 }

@@ -157,6 +157,7 @@ fn read_acquire(shared: &Shared, connection: &Connection, answered: Answered) ->
                 [ticket, rank] => Some(Place {
                     ticket: Ticket(reply::number(ticket)?),
                     first: reply::integer(rank)? == 0,
+                    ahead: u32::try_from(reply::integer(rank)?).unwrap_or(u32::MAX),
                     pushed: connection.subscribed,
                 }),
                 _ => return Err(Failure::BadReply),

@@ -12,7 +12,7 @@ use leasehold_core::{KeyValue, Label, LostCause, Moment, Name, OwnerToken};
 use crate::database::{Database, Pace, Transaction};
 use crate::environment::Micros;
 use crate::failure::Failure;
-use crate::fence;
+use crate::fence::{self, Fence};
 use crate::lease::{self, Lease};
 use crate::waiters::{self, Asking, Waiter};
 
@@ -57,25 +57,23 @@ impl Acquire {
             return Err(Failure::Late);
         }
         let name = self.name.as_str();
-        let lease = lease::read(tx, name)?;
-        if lease.is_none() && !waiters::any(tx, name)? {
-            return self.grant(tx, None);
-        }
-        match lease {
+        let found = Situation::read(tx, name)?;
+        match found.lease {
             Some(lease) if lease.value == self.owner.expose() => {
                 waiters::withdraw(tx, name, self.owner.expose())?;
-                self.grant(tx, Some(&lease))
+                self.grant(tx, &found.fence, Some(&lease))
             }
+            None if !found.queued => self.grant(tx, &found.fence, None),
             Some(lease) => {
                 let place = self.queue_up(tx)?;
                 Ok(held(&lease, tx.now, place))
             }
-            None => self.take_turn(tx),
+            None => self.take_turn(tx, &found.fence),
         }
     }
 
     /// The name is free and somebody is queued, perhaps nobody alive, perhaps this owner.
-    fn take_turn(&self, tx: &Transaction<'_>) -> Result<AcquireReply, Failure> {
+    fn take_turn(&self, tx: &Transaction<'_>, fence: &Fence) -> Result<AcquireReply, Failure> {
         let name = self.name.as_str();
         let queued = self.asking().map(|asking| waiters::enqueue(tx, asking)).transpose()?;
         match waiters::first(tx, name)? {
@@ -90,7 +88,7 @@ impl Acquire {
             }
             _ => {
                 waiters::withdraw(tx, name, self.owner.expose())?;
-                self.grant(tx, None)
+                self.grant(tx, fence, None)
             }
         }
     }
@@ -102,10 +100,15 @@ impl Acquire {
     }
 
     /// A lease that was this owner's already is never shortened.
-    fn grant(&self, tx: &Transaction<'_>, held: Option<&Lease>) -> Result<AcquireReply, Failure> {
+    fn grant(
+        &self,
+        tx: &Transaction<'_>,
+        fence: &Fence,
+        held: Option<&Lease>,
+    ) -> Result<AcquireReply, Failure> {
         let fencing_token = match held.and_then(Lease::fencing_token) {
             Some(kept) if !on(Rule::MintPerGrant) => kept,
-            _ => fence::mint(tx)?,
+            _ => fence.mint(tx)?,
         };
         let expires = tx.now.after(self.ttl);
         let expires = held.map_or(expires, |held| held.expires.max(expires));
@@ -114,12 +117,38 @@ impl Acquire {
     }
 }
 
+/// What an acquire finds, in one statement.
+struct Situation {
+    fence: Fence,
+    lease: Option<Lease>,
+    /// Whether the queue has any entry, dead or alive.
+    queued: bool,
+}
+
+impl Situation {
+    fn read(tx: &Transaction<'_>, name: &str) -> Result<Self, Failure> {
+        let mut statement = tx.connection().prepare_cached(
+            "SELECT f.last, f.reserved, f.boot, l.value, l.expires, l.boot, l.fencing_token, \
+                    EXISTS(SELECT 1 FROM waiter WHERE namespace = ?1 AND name = ?2) \
+             FROM fence f LEFT JOIN lease l ON l.namespace = ?1 AND l.name = ?2",
+        )?;
+        Ok(statement.query_row((tx.namespace(), name), |row| {
+            Ok(Self {
+                fence: Fence::from_row(tx, row)?,
+                lease: Lease::from_row(tx, row, 3)?,
+                queued: row.get(7)?,
+            })
+        })?)
+    }
+}
+
 fn held(lease: &Lease, now: Micros, place: Option<Place>) -> AcquireReply {
     AcquireReply::Held(Held { holder: lease.holder(), remaining: lease.remaining(now), place })
 }
 
 fn place(tx: &Transaction<'_>, name: &str, ticket: Ticket) -> Result<Place, Failure> {
-    Ok(Place { ticket, first: waiters::is_first(tx, name, ticket)?, pushed: false })
+    let first = waiters::is_first(tx, name, ticket)?;
+    Ok(Place { ticket, first, ahead: u32::from(!first), pushed: false })
 }
 
 /// Gives a waiter the name for as long as it may take to notice. Its next poll makes that the whole TTL.

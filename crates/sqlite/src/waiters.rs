@@ -83,7 +83,7 @@ pub(crate) fn look(database: &Database, asking: Asking<'_>) -> Result<Option<(Le
     if lease.value == asking.owner.expose() {
         return Ok(None);
     }
-    Ok(Some((lease, Place { ticket, first, pushed: false })))
+    Ok(Some((lease, Place { ticket, first, ahead: u32::from(!first), pushed: false })))
 }
 
 /// Puts the owner in the queue, or shows that it is alive if it is there. It keeps the place of its entry, or

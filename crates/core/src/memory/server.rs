@@ -311,6 +311,7 @@ impl Server {
         Some(Place {
             ticket: from_here.first()?.ticket,
             first: !before.iter().any(|waiter| self.is_alive(waiter, now)),
+            ahead: u32::try_from(before.len()).unwrap_or(u32::MAX),
             pushed: request.connection.is_some(),
         })
     }
