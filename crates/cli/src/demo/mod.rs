@@ -68,12 +68,12 @@ pub(crate) struct DemoArgs {
 }
 
 const HELP: &str = "\
-Without --store (or LEASEHOLD_STORE) it locks in a temporary SQLite file. With it, it locks in that store under
-a namespace of its own, demo:<random>:, and leaves nothing there. Everything else is on this machine, temporary,
-and gone at the end: only the page stays.
+Without --store (or LEASEHOLD_STORE) it locks in a temporary SQLite file. With it, it locks in that
+store, under a namespace of its own (demo:<random>:), and leaves nothing there. Everything else is
+on this machine, temporary, and gone at the end: only the page stays.
 
-An event is one line of JSON with event_id, order_id, amount, currency and paid_at, for instance
-  {\"event_id\":\"evt_1\",\"order_id\":\"ORD-7\",\"amount\":\"12.50\",\"currency\":\"EUR\",\"paid_at\":\"2026-11-27T08:00:00Z\"}";
+An event is one line of JSON with at least event_id, order_id, amount, currency and paid_at:
+  {\"event_id\":\"evt_1\",\"order_id\":\"A7\",\"amount\":\"12.50\",\"currency\":\"EUR\",\"paid_at\":\"2026-11-27T08:00Z\"}";
 
 /// Runs the demo.
 pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure> {

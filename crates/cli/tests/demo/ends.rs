@@ -70,6 +70,9 @@ fn interrupted_it_cleans_up_and_says_by_what() {
 
 #[test]
 fn killed_it_takes_its_workers_along_even_a_frozen_one() {
+    // As in a container whose first process is a shell: orphans come to a parent in their own session, so the
+    // system does not continue those of them that are stopped.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     for frozen in [false, true] {
         let place = Place::new();
         let (mut demo, workers) = under_way(&place, frozen);

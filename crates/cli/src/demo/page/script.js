@@ -25,7 +25,8 @@ function shortTokens(tokens) {
   let same = 0;
   while (known.length > 1 && same < known[0].length - 4 && known.every(token => token[same] === known[0][same])) same++;
   if (known.length === 1) same = Math.max(0, known[0].length - 7);
-  return token => token && (same ? "…" : "") + token.slice(same);
+  // The word joiner keeps a line from ending after the dots.
+  return token => token && (same ? "…\u2060" : "") + token.slice(same);
 }
 
 // ---- the freezes -------------------------------------------------------------------------------------------------
