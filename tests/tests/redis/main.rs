@@ -6,7 +6,10 @@
 mod common;
 mod counter;
 mod interop;
+mod leases;
+mod network;
 mod python;
+mod scripts;
 mod support;
 mod traffic;
 mod waiting;
