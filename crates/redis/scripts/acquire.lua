@@ -29,7 +29,7 @@ local QUEUE_TTL_MS = 60000
 
 local token, ttl, prefix, entry, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
 
-if now > tonumber(ARGV[3]) then return { 'late', now_text } end
+if now > tonumber(ARGV[3]) then return { 'late', now_text } end --[[rule:not-after]]
 
 -- The usual case comes first, before the functions that only the others need are made.
 if redis.call('EXISTS', KEYS[2]) == 0 and redis.call('SET', KEYS[1], token, 'NX', 'PX', ttl) then

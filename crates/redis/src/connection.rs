@@ -1,8 +1,8 @@
 //! One live connection: sending commands on it, the bound of grants that are read from it, and noticing that
 //! it has died. Never reconnects.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::{COMMAND_TIMEOUT, Clock, Error, ErrorKind, Moment, SystemClock};
@@ -38,8 +38,9 @@ pub(crate) struct Health {
     last_timeout_at: AtomicU64,
     /// Commands under way.
     pending: AtomicUsize,
-    /// Told when the connection should be given up.
-    pub(crate) give_up: Notify,
+    /// Why the connection should be given up, once it should.
+    reason: OnceLock<&'static str>,
+    given_up: Notify,
 }
 
 impl Health {
@@ -55,7 +56,23 @@ impl Health {
     /// Notes that nothing can be sent or read any more.
     pub(crate) fn died(&self) {
         self.dead.store(true, Ordering::Release);
-        self.give_up.notify_one();
+        self.give_up("the server closed it");
+    }
+
+    /// Asks for another connection; the first reason is kept.
+    pub(crate) fn give_up(&self, reason: &'static str) {
+        self.reason.get_or_init(|| reason);
+        self.given_up.notify_one();
+    }
+
+    /// Waits until the connection should be given up; why.
+    pub(crate) async fn given_up(&self) -> &'static str {
+        loop {
+            if let Some(reason) = self.reason.get() {
+                return reason;
+            }
+            self.given_up.notified().await;
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -75,7 +92,7 @@ impl Health {
         }
         self.last_timeout_at.store(nanos(now), Ordering::Release);
         if self.timeouts.fetch_add(1, Ordering::AcqRel) + 1 >= MOST_TIMEOUTS {
-            self.give_up.notify_one();
+            self.give_up("the server gives no answers");
         }
     }
 }
@@ -207,7 +224,7 @@ mod tests {
     fn gives_up(health: &Health) -> bool {
         use std::future::Future;
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        std::pin::pin!(health.give_up.notified()).poll(&mut context).is_ready()
+        std::pin::pin!(health.given_up()).poll(&mut context).is_ready()
     }
 
     #[test]

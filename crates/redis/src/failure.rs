@@ -66,7 +66,7 @@ impl Refusal {
             // What DELEX says of the wrong type.
             return Self { code: "WRONGTYPE".to_owned(), text };
         }
-        if code == "ERR" {
+        if code == "ERR" && text.starts_with("Error running script") {
             let words = || text.split(|c: char| !c.is_ascii_alphanumeric());
             if let Some(hidden) = CODES_IN_TEXT.iter().find(|code| words().any(|word| word == **code)) {
                 return Self { code: (*hidden).to_owned(), text };
@@ -161,7 +161,9 @@ impl Refusal {
 
     /// The server's words, without what follows them about the script.
     pub(crate) fn shown(&self) -> String {
+        // What follows is where it was in a script, or the arguments, an owner token perhaps among them.
         let text = self.text.split(" script: ").next().unwrap_or_default();
+        let text = text.split(", with args beginning with").next().unwrap_or_default();
         format!("{} {}", self.code, text.trim_end_matches([',', '.'])).trim().to_owned()
     }
 }
@@ -277,6 +279,13 @@ mod tests {
             Refusal::new("WRONGTYPE", text).shown(),
             "WRONGTYPE Operation against a key holding the wrong kind of value"
         );
+    }
+
+    #[test]
+    fn arguments_are_not_repeated() {
+        let text = "unknown command 'EVALSHA', with args beginning with: 'e0e1' '3' 'lock:OOM' 'secret@web' ";
+        let error = Refusal::new("ERR", text).into_error();
+        assert!(error.kind() == ErrorKind::Config && !error.to_string().contains("secret"), "{error}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use leasehold_core::{Clock, Error, ErrorKind, SystemClock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisError};
+use tokio::task::JoinHandle;
 
 use crate::config::RedisConfig;
 use crate::connection::{Connection, Health};
@@ -32,7 +33,7 @@ pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A connection, and the task that must run for it.
 pub(crate) struct Established {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) driver: tokio::task::JoinHandle<()>,
+    pub(crate) driver: DriverTask,
     pub(crate) rights: Rights,
 }
 
@@ -64,18 +65,18 @@ async fn establish_without_limit(shared: &Arc<Shared>) -> Result<Established, Er
         events: Arc::clone(&shared.events),
     };
     let (mut link, driver) = greet(&shared.config, Some(reader)).await?;
-    let driver = AbortOnDrop(Some(shared.handle.spawn({
+    let driver = DriverTask(shared.handle.spawn({
         let health = Arc::clone(&health);
         async move {
             driver.await;
             health.died();
         }
-    })));
+    }));
     let subscribed = shared.config.scripting && subscribe(&mut link, &channel, shared).await?;
     let connection = Arc::new(Connection::new(id, subscribed, link, health));
     who_is_there(&connection, shared).await?;
     let rights = rights::find_out(&connection, shared).await?;
-    Ok(Established { connection, driver: driver.keep(), rights })
+    Ok(Established { connection, driver, rights })
 }
 
 /// Opens the connection and says hello, with user and password.
@@ -117,6 +118,9 @@ fn greeting_refused(error: &RedisError) -> Error {
         // A Sentinel and a server before 6 do not know HELLO with a protocol version.
         Some(refusal) if refusal.is_unknown_command() || refusal.code == "NOPROTO" => {
             too_old("a server without the command HELLO 3 (a Redis before 6, or an old Sentinel)")
+        }
+        Some(refusal) if refusal.text.contains("DB index") => {
+            Error::config("the server has no database of that number: lower db, or raise databases on it")
         }
         Some(refusal) if refusal.text.contains("max number of clients") => Error::new(
             ErrorKind::Unavailable,
@@ -213,21 +217,27 @@ pub(crate) fn command(words: &[&str]) -> Cmd {
     command
 }
 
-/// Ends a task with whoever started it, until it is kept.
-struct AbortOnDrop(Option<tokio::task::JoinHandle<()>>);
+/// The task that reads and writes a connection. Ends with its owner, and the connection with it.
+pub(crate) struct DriverTask(JoinHandle<()>);
 
-impl AbortOnDrop {
-    #[allow(clippy::expect_used, reason = "the only other place that empties it is Drop")]
-    fn keep(mut self) -> tokio::task::JoinHandle<()> {
-        self.0.take().expect("kept once")
+impl DriverTask {
+    pub(crate) fn new(task: JoinHandle<()>) -> Self {
+        Self(task)
+    }
+
+    /// Closes the connection.
+    pub(crate) fn end(&self) {
+        self.0.abort();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.is_finished()
     }
 }
 
-impl Drop for AbortOnDrop {
+impl Drop for DriverTask {
     fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-        }
+        self.end();
     }
 }
 

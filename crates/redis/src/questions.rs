@@ -8,10 +8,9 @@ use leasehold_core::{Error, ErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
 
 use crate::failure::{Failure, Refusal};
-use crate::handshake::open_plain;
+use crate::handshake::{DriverTask, open_plain};
 use crate::shared::Shared;
 
 /// Questions may take longer than operations: a listing goes through all keys.
@@ -25,13 +24,7 @@ pub(crate) struct Questions {
 
 struct Open {
     link: MultiplexedConnection,
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+    driver: DriverTask,
 }
 
 impl Questions {
@@ -81,7 +74,7 @@ impl Questions {
         }
         let mut open = self.open.lock().await;
         if let Some(open) = &*open
-            && !open.driver.is_finished()
+            && !open.driver.has_ended()
         {
             return Ok(open.link.clone());
         }
@@ -92,7 +85,7 @@ impl Questions {
             .handle
             .spawn(async move {
                 let (link, driver) = open_plain(&shared.config).await?;
-                Ok((link, tokio::spawn(driver)))
+                Ok((link, DriverTask::new(tokio::spawn(driver))))
             })
             .await
             .unwrap_or_else(|_| {

@@ -88,9 +88,9 @@ fn prepared(source: &str) -> String {
         let guarded = format!("--[[rule:{}]]", rule.name());
         let substitute = format!("--[[without:{}]]--", rule.name());
         text = text
-            .lines()
+            .split_inclusive('\n')
             .filter(|line| !line.contains(&guarded))
-            .map(|line| line.replace(&substitute, "") + "\n")
+            .map(|line| line.replace(&substitute, ""))
             .collect();
     }
     text

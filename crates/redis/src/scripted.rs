@@ -398,7 +398,7 @@ async fn explain(
 /// A node that is no primary any more is left, so that the right one is found.
 fn leave_if_no_primary(connection: &Connection, refusal: &Refusal) {
     if refusal.is_about_the_node() {
-        connection.health().give_up.notify_one();
+        connection.health().give_up("the server is no primary any more");
     }
 }
 

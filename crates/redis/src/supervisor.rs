@@ -25,9 +25,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
     let mut live = first;
     loop {
-        let reason = watch(&shared, &mut live).await;
+        let reason = watch(&shared, &live).await;
+        // Whoever still waits for a reply on it is told at once.
         live.connection.health().died();
-        live.driver.abort();
+        live.driver.end();
         if shared.is_closed() {
             return;
         }
@@ -45,7 +46,7 @@ pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
 }
 
 /// Returns why the connection is to be given up.
-async fn watch(shared: &Shared, live: &mut Established) -> &'static str {
+async fn watch(shared: &Shared, live: &Established) -> &'static str {
     let connection = Arc::clone(&live.connection);
     let mut last_heartbeat = SystemClock.now();
     loop {
@@ -56,8 +57,7 @@ async fn watch(shared: &Shared, live: &mut Established) -> &'static str {
         });
         let pause = bound_due.map_or(heartbeat_due, |bound_due| bound_due.min(heartbeat_due));
         tokio::select! {
-            _ = &mut live.driver => return "the server closed it",
-            () = connection.health().give_up.notified() => return "the server gives no answers",
+            reason = connection.health().given_up() => return reason,
             () = shared.closing.notified() => return "the store is closing",
             () = shared.waiters.hurry.notified() => continue,
             () = tokio::time::sleep(pause) => {}

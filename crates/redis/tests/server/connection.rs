@@ -138,6 +138,8 @@ fn trap_3_a_request_that_arrives_late_does_nothing() {
     run(async {
         let process = Process::start(&server.url_through(&proxy)).await;
         let (job, me) = (name("job"), owner("me"));
+        // Makes the server keep the script.
+        process.take(&name("another"), &me).await;
         let held = proxy.hold_next_request(RequestMatch::any().containing("lock:job"));
         let request = AcquireRequest {
             name: &job,

@@ -146,6 +146,15 @@ fn what_is_not_one_server_is_refused_with_the_right_url() {
 }
 
 #[test]
+fn a_database_that_is_not_there_is_named() {
+    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    run(async {
+        let error = connect_error(&format!("{}99", server.url())).await;
+        assert_says(&error, ErrorKind::Config, &["database", "/99"]);
+    });
+}
+
+#[test]
 fn a_sentinel_is_refused_with_the_right_url() {
     let Some(program) = ServerKind::Redis7.executable() else { panic!("run scripts/servers") };
     let port = leasehold_testkit::ports::PortLease::take().unwrap();
