@@ -15,11 +15,11 @@ use crate::file::{Identity, StoreFile};
 use crate::options::SqliteOptions;
 use crate::schema;
 
-/// The log is moved into the file from this length on, in pages of 4 KiB. A longer log makes every process
+/// The log is moved into the file from this length on, in pages. A longer log makes every process
 /// that starts when no other runs read it again; a shorter one waits for the disk more often.
 pub(crate) const LOG_PAGES: i32 = 1_000;
 /// What is kept of the log's file once it begins anew, in bytes: twice the length at which that is due.
-const LOG_KEPT: u32 = 8 * 1024 * 1024;
+const LOG_KEPT: u32 = 2 * LOG_PAGES.unsigned_abs() * schema::PAGE_BYTES;
 /// More than there are statements in this crate, so that each is compiled once per connection.
 const STATEMENTS: usize = 64;
 

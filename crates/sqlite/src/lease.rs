@@ -37,14 +37,13 @@ impl Lease {
         u64::try_from(self.fencing_token).ok().and_then(FencingToken::new)
     }
 
-    /// Reads value, expires, boot and fencing token from four columns; `None` if the time has passed, or there
-    /// is no row in an outer join.
+    /// Reads value, expires, boot and fencing token from four columns; `None` if the time has passed.
     pub(crate) fn from_row(
         tx: &Transaction<'_>,
         row: &Row<'_>,
         first: usize,
     ) -> rusqlite::Result<Option<Self>> {
-        let Some(value) = row.get::<_, Option<String>>(first)? else { return Ok(None) };
+        let value = row.get(first)?;
         let expires = Micros(row.get(first + 1)?);
         let same_boot = row.get_ref(first + 2)?.as_blob()? == tx.boot() || !on(Rule::BootId);
         let fencing_token = row.get(first + 3)?;

@@ -57,18 +57,18 @@ impl Acquire {
             return Err(Failure::Late);
         }
         let name = self.name.as_str();
-        let found = Situation::read(tx, name)?;
-        match found.lease {
+        let (fence, queued) = fence::read_with_queue(tx, name)?;
+        match lease::read(tx, name)? {
             Some(lease) if lease.value == self.owner.expose() => {
                 waiters::withdraw(tx, name, self.owner.expose())?;
-                self.grant(tx, &found.fence, Some(&lease))
+                self.grant(tx, &fence, Some(&lease))
             }
-            None if !found.queued => self.grant(tx, &found.fence, None),
+            None if !queued => self.grant(tx, &fence, None),
             Some(lease) => {
                 let place = self.queue_up(tx)?;
                 Ok(held(&lease, tx.now, place))
             }
-            None => self.take_turn(tx, &found.fence),
+            None => self.take_turn(tx, &fence),
         }
     }
 
@@ -114,31 +114,6 @@ impl Acquire {
         let expires = held.map_or(expires, |held| held.expires.max(expires));
         lease::put(tx, self.name.as_str(), self.owner.expose(), expires, fencing_token)?;
         Ok(AcquireReply::Granted { fencing_token })
-    }
-}
-
-/// What an acquire finds, in one statement.
-struct Situation {
-    fence: Fence,
-    lease: Option<Lease>,
-    /// Whether the queue has any entry, dead or alive.
-    queued: bool,
-}
-
-impl Situation {
-    fn read(tx: &Transaction<'_>, name: &str) -> Result<Self, Failure> {
-        let mut statement = tx.connection().prepare_cached(
-            "SELECT f.last, f.reserved, f.boot, l.value, l.expires, l.boot, l.fencing_token, \
-                    EXISTS(SELECT 1 FROM waiter WHERE namespace = ?1 AND name = ?2) \
-             FROM fence f LEFT JOIN lease l ON l.namespace = ?1 AND l.name = ?2",
-        )?;
-        Ok(statement.query_row((tx.namespace(), name), |row| {
-            Ok(Self {
-                fence: Fence::from_row(tx, row)?,
-                lease: Lease::from_row(tx, row, 3)?,
-                queued: row.get(7)?,
-            })
-        })?)
     }
 }
 

@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, params};
 use crate::database::{Database, Transaction};
 use crate::environment::micros;
 use crate::failure::Failure;
-use crate::lease::Lease;
+use crate::lease::{self, Lease};
 
 /// A grant waits at most this long for its waiter, unless that polls more slowly: long enough for a process
 /// that a busy machine keeps from running, short enough for one that died a moment ago.
@@ -57,33 +57,22 @@ pub(crate) fn look(database: &Database, asking: Asking<'_>) -> Result<Option<(Le
     let Some(ticket) = asking.request.ticket else { return Ok(None) };
     let tx = Transaction { database, now: database.environment.now(), durable: false };
     let mut statement = tx.connection().prepare_cached(
-        "SELECT l.value, l.expires, l.boot, l.fencing_token, \
-                NOT EXISTS(SELECT 1 FROM waiter b WHERE b.namespace = ?1 AND b.name = ?2 AND b.ticket < ?3 \
-                           AND b.seen_until > ?5 AND b.boot = ?7) \
-         FROM waiter w JOIN lease l ON l.namespace = ?1 AND l.name = ?2 \
-         WHERE w.namespace = ?1 AND w.name = ?2 AND w.ticket = ?3 AND w.owner = ?4 \
-           AND w.seen_until > ?6 AND w.boot = ?7",
+        "SELECT 1 FROM waiter WHERE namespace = ?1 AND name = ?2 AND ticket = ?3 AND owner = ?4 \
+         AND seen_until > ?5 AND boot = ?6",
     )?;
     let fresh = tx.now.after(asking.refreshed_below());
-    let found = statement
-        .query_row(
-            params![
-                tx.namespace(),
-                asking.name,
-                signed(ticket),
-                asking.owner.expose(),
-                tx.now.0,
-                fresh.0,
-                tx.boot()
-            ],
-            |row| Ok((Lease::from_row(&tx, row, 0)?, row.get(4)?)),
-        )
-        .optional()?;
-    let Some((Some(lease), first)) = found else { return Ok(None) };
-    if lease.value == asking.owner.expose() {
+    let owner = asking.owner.expose();
+    if !statement.exists(params![tx.namespace(), asking.name, signed(ticket), owner, fresh.0, tx.boot()])? {
         return Ok(None);
     }
-    Ok(Some((lease, Place { ticket, first, ahead: u32::from(!first), pushed: false })))
+    // Read after the entry and without a transaction: a hand-over in between shows here, as its own lease.
+    match lease::read(&tx, asking.name)? {
+        Some(lease) if lease.value != owner => {
+            let first = is_first(&tx, asking.name, ticket)?;
+            Ok(Some((lease, Place { ticket, first, ahead: u32::from(!first), pushed: false })))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Puts the owner in the queue, or shows that it is alive if it is there. It keeps the place of its entry, or
@@ -131,10 +120,11 @@ fn ticket_of(tx: &Transaction<'_>, asking: Asking<'_>) -> Result<Option<i64>, Fa
 
 /// The time of arrival, or just behind the last one if that is of the same microsecond.
 fn next_ticket(tx: &Transaction<'_>, name: &str) -> Result<i64, Failure> {
-    let last: Option<i64> = tx
-        .connection()
-        .prepare_cached("SELECT max(ticket) FROM waiter WHERE namespace = ?1 AND name = ?2 AND boot = ?3")?
-        .query_row((tx.namespace(), name, tx.boot()), |row| row.get(0))?;
+    let mut statement = tx.connection().prepare_cached(
+        "SELECT ticket FROM waiter WHERE namespace = ?1 AND name = ?2 AND boot = ?3 ORDER BY ticket DESC LIMIT 1",
+    )?;
+    let last: Option<i64> =
+        statement.query_row((tx.namespace(), name, tx.boot()), |row| row.get(0)).optional()?;
     Ok(last.map_or(tx.now.0, |last| tx.now.0.max(last.saturating_add(1))))
 }
 
