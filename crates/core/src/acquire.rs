@@ -99,7 +99,7 @@ async fn attempt(
         Wait::Forever => Moment::NEVER,
     };
     let waits = give_up_at > started;
-    let turn = if waits { Some(engine.local_queue.enter(name)) } else { None };
+    let turn = (waits && on(Rule::LocalQueue)).then(|| engine.local_queue.enter(name));
     if let Some(turn) = &turn
         && engine.timers.before(give_up_at, turn).await.is_none()
     {
@@ -245,7 +245,10 @@ impl<'a> Acquisition<'a> {
         }
         // A caller whose time is over gets its answer at once if it is known who holds the name; otherwise it is
         // owed the truth about the store.
-        let patience = not_after.min(self.gives_store_up_at(sent_at));
+        let patience = match self.gives_store_up_at(sent_at) {
+            gives_up_at if on(Rule::StoreTimeout) => not_after.min(gives_up_at),
+            _ => not_after,
+        };
         let until = if self.last_held.is_some() { patience.min(self.give_up_at) } else { patience };
         let reply = match self.engine.timers.before(until, self.engine.store.acquire(request)).await {
             Some(reply) => reply,
@@ -372,8 +375,10 @@ impl<'a> Acquisition<'a> {
         self.in_store = false;
         self.unanswered_until = None;
         let waited = self.mailbox.take().is_some();
-        if waited {
+        if waited && on(Rule::KnowHolders) {
             self.engine.waiters.holds(&self.owner);
+        } else if waited {
+            self.engine.waiters.close(&self.owner);
         }
         let (name, owner) = (self.name.clone(), self.owner.clone());
         let (ttl, fixed) = (self.options.ttl, self.options.fixed_lease);

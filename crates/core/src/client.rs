@@ -273,8 +273,8 @@ enum Repeat {
 impl Repeat {
     fn makes_sense(self, error: &Error) -> bool {
         match self {
-            Self::Always => error.is_retryable(),
-            Self::IfNotExecuted => error.kind() == ErrorKind::Unavailable,
+            Self::IfNotExecuted if on(Rule::BreakOnce) => error.kind() == ErrorKind::Unavailable,
+            Self::Always | Self::IfNotExecuted => error.is_retryable(),
         }
     }
 

@@ -244,7 +244,7 @@ impl Machine {
         let doubled = (self.period / RETRY_DIVISOR).saturating_mul(1 << self.failures.min(8));
         let pause = doubled.min(self.period / RETRY_DIVISOR_MOST).max(RETRY_LEAST);
         self.failures += 1;
-        self.next_renewal = now.after(pause);
+        self.next_renewal = if on(Rule::RetryRenewal) { now.after(pause) } else { Moment::NEVER };
     }
 
     /// The store says that the lease is not this owner's. True if that is news.

@@ -101,6 +101,16 @@ rules! {
     ReserveFencingTokens = "reserve-fencing-tokens",
     /// Trap 3: a request that gets its turn after its time does nothing.
     NotAfter = "not-after",
+    /// Trap 16: a renewal without a verdict is tried again inside the lease.
+    RetryRenewal = "retry-renewal",
+    /// Trap 59: of the waiters of one process for one name only the first asks the store.
+    LocalQueue = "local-queue",
+    /// A grant that is pushed late to one who found its lease by asking is not given back.
+    KnowHolders = "know-holders",
+    /// A break whose reply was lost is not repeated: it would hit the next holder.
+    BreakOnce = "break-once",
+    /// The store's time is kept to the letter, also by a request that gets no answer.
+    StoreTimeout = "store-timeout",
 }
 
 /// Whether a rule is on: always, except in test builds that switch it off.
