@@ -279,12 +279,9 @@ async fn rights(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, 
             &advice,
         ));
     }
-    let Some(missing) = missing_rights(shared, questions).await? else {
-        findings.push(fine(SUBJECT, "what locking needs was tried when connecting, and works".to_owned()));
-        return Ok(findings);
-    };
+    let missing = missing_rights(shared, questions).await?;
     if missing.is_empty() {
-        findings.push(fine(SUBJECT, "all that is needed is there".to_owned()));
+        findings.push(fine(SUBJECT, "what locking needs was tried when connecting, and works".to_owned()));
     } else {
         findings.push(finding(
             Severity::Warning,
@@ -296,8 +293,24 @@ async fn rights(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, 
     Ok(findings)
 }
 
+/// What this user lacks: as `ACL DRYRUN` says, or where that does not exist or is denied, as trying shows.
+async fn missing_rights(shared: &Shared, questions: &Questions) -> Result<Vec<String>, Failure> {
+    if let Some(missing) = told_rights(shared, questions).await? {
+        return Ok(missing);
+    }
+    let key = shared.config.keys.of_probe().lock;
+    let tried = [vec!["PING"], vec!["SCAN", "0", "COUNT", "1"], vec!["TYPE", &key]];
+    let mut asked = redis::pipe();
+    for words in &tried {
+        asked.add_command(command(words));
+    }
+    let replies = questions.ask_all(&asked).await?;
+    let refused = tried.iter().zip(&replies).filter(|(_, reply)| Refusal::in_value(reply).is_some());
+    Ok(refused.map(|(words, _)| words[0].to_owned()).collect())
+}
+
 /// Asks with `ACL DRYRUN`; `None` where that does not exist or is denied.
-async fn missing_rights(shared: &Shared, questions: &Questions) -> Result<Option<Vec<String>>, Failure> {
+async fn told_rights(shared: &Shared, questions: &Questions) -> Result<Option<Vec<String>>, Failure> {
     let user = match questions.ask(command(&["ACL", "WHOAMI"])).await {
         Ok(user) => reply::text(&user)?.to_owned(),
         Err(Failure::Refused(_)) => return Ok(None),

@@ -61,6 +61,9 @@ fn the_bound_stays_fresh_while_somebody_waits() {
         holding.release(&job, &holder).await.unwrap();
         until("granted", async || waiting.grants(&waiter).len() == 1).await;
         let bound = waiting.grants(&waiter)[0].1.unwrap();
+        let pings = server.command_stats().unwrap().get("ping").map_or(0, |stats| stats.calls);
+        // One every quarter of a claim time of 3 s.
+        assert!(pings >= 3, "{pings}");
         // Half the claim time is what the engine relies on; the rest is for a busy machine.
         assert!(before.since(bound) < Duration::from_secs(3), "{:?} old", before.since(bound));
     });

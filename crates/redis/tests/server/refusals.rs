@@ -110,8 +110,7 @@ fn trap_42_a_primary_that_becomes_a_replica_is_left() {
 
 #[test]
 fn a_server_busy_with_a_script_of_somebody_else_says_so() {
-    let server =
-        RedisServer::builder(ServerKind::Redis7).config("busy-reply-threshold", "20").start().unwrap();
+    let server = RedisServer::builder(ServerKind::Redis7).config("lua-time-limit", "20").start().unwrap();
     run(async {
         let process = Process::start(&server.url()).await;
         let port = server.port();

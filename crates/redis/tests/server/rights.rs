@@ -1,12 +1,12 @@
 //! Users with few rights: what is enough, and what is said about what is missing.
 
-use leasehold_core::store::{BreakMode, ReleaseReply, Store};
+use leasehold_core::store::{BreakMode, ReleaseReply, RenewReply, RenewRequest, Store};
 use leasehold_core::{ErrorKind, Label, Namespace};
 use leasehold_redis::smallest_acl;
 use leasehold_testkit::resp::RespValue;
 use leasehold_testkit::servers::{RedisServer, ServerKind, for_each_server};
 
-use crate::support::{Process, connect_error, name, owner, run, until};
+use crate::support::{Process, TTL, connect_error, name, owner, run, until};
 
 /// Gives a user the rights that `doctor --acl` prints, and some changes to them.
 fn set_user(server: &RedisServer, changes: &[&str]) -> String {
@@ -128,5 +128,29 @@ fn a_right_that_is_taken_away_later_is_named() {
         let error = process.try_acquire(&job, &me).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(error.to_string().contains("key"), "{error}");
+    });
+}
+
+#[test]
+fn trap_16_a_lease_whose_key_is_denied_spoils_no_other_of_its_batch() {
+    for_each_server("trap_16_a_lease_whose_key_is_denied_spoils_no_other_of_its_batch", |server| {
+        run(async {
+            let process = Process::start(&set_user(server, &[])).await;
+            let me = owner("me");
+            let jobs = [name("a1"), name("b"), name("a2")];
+            for job in &jobs {
+                process.take(job, &me).await;
+            }
+            set_user(server, &["resetkeys", "~lock:a*", "~lock:~*"]);
+            let requests: Vec<_> = jobs
+                .iter()
+                .map(|job| RenewRequest { name: job.clone(), owner: me.clone(), ttl: TTL })
+                .collect();
+            let replies = process.store.renew(&requests).await;
+            let [Ok(RenewReply::Renewed), Err(error), Ok(RenewReply::Renewed)] = replies.as_slice() else {
+                panic!("{replies:?}");
+            };
+            assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("\"b\""), "{error}");
+        });
     });
 }
