@@ -10,6 +10,7 @@ mod job_control;
 mod lease;
 mod looking;
 mod redis;
+mod redis_setups;
 mod signals;
 mod watchdog;
 mod words;
