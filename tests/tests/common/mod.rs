@@ -1,7 +1,7 @@
 //! Starts, kills, freezes and counts the workers of the cross-process tests.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-#![allow(missing_docs, unreachable_pub, reason = "each test binary uses its part of this module")]
+#![allow(missing_docs, unreachable_pub, dead_code, reason = "each test binary uses its part of this module")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
