@@ -90,7 +90,7 @@ fn namespaces_of_urls_tell_nested_runs_apart() {
         let sandbox = Sandbox::with_store(&server.url());
         let url = |namespace: &str| format!("{}?namespace={namespace}:", server.url().trim_end_matches('/'));
         for (outer, inner, code) in [("a", "a", "2\n"), ("a", "b", "0\n")] {
-            let script = format!(r#""$0" --store '{}' run job -- true; echo $?"#, url(inner));
+            let script = format!(r#""$0" --store '{}' run --wait 10s job -- true; echo $?"#, url(inner));
             let output = sandbox.output([
                 "--store",
                 &url(outer),

@@ -146,6 +146,26 @@ fn trap_45_users_with_few_rights_run_commands_or_are_told_what_is_missing() {
 }
 
 #[test]
+fn trap_45_f142_the_line_that_doctor_acl_prints_is_enough_for_every_command() {
+    for_each_server("trap_45_f142_the_line_that_doctor_acl_prints", |server| {
+        let sandbox = Sandbox::with_store(&server.url());
+        let printed = out(&sandbox.output(["doctor", "--acl"]));
+        let rights: Vec<_> = printed.trim_end().split(' ').collect();
+        let sandbox = Sandbox::with_store(&user(server, &rights));
+        let holder = Running::start(&mut sandbox.job(&[], "echo > held; exec sleep 600"));
+        sandbox.line_of("held");
+        let waiter = Running::start(&mut sandbox.job(&["-q"], "true"));
+        sandbox.wait_for_waiter("job");
+        assert!(out(&sandbox.output(["ls"])).contains("job"));
+        assert!(!out(&sandbox.output(["doctor"])).contains("denied to this user"));
+        let broken = sandbox.output(["break", "job", "--yes", "--now"]);
+        assert_eq!(broken.status.code(), Some(0), "{}", err(&broken));
+        assert_eq!(waiter.finish().0, Some(0));
+        assert_eq!(holder.finish().0, Some(79));
+    });
+}
+
+#[test]
 fn f127_short_commands_follow_each_other_without_a_pause() {
     for_each_server("f127_short_commands_follow_each_other_without_a_pause", |server| {
         let sandbox = Sandbox::with_store(&server.url());
