@@ -25,7 +25,7 @@ async fn a_fixed_lease_is_not_renewed_and_ends_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f100_a_lease_lasts_its_whole_time_but_for_the_margin() {
+async fn trap_9_f094_f100_a_lease_has_its_time_from_its_first_moment_and_lasts_but_for_the_margin() {
     let world = World::new();
     let a = world.process("a").await;
     for micros in [0, 100, 333, 500, 900, 999] {

@@ -247,7 +247,7 @@ async fn a_body_that_fails_frees_the_name_and_its_error_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f078_the_body_does_not_run_without_the_lease() {
+async fn trap_57_f078_the_body_does_not_run_without_the_lease_or_without_the_store() {
     let world = World::new();
     let (a, b) = (world.process("a").await, world.process("b").await);
     let _guard = a.take("job", secs(60)).await;

@@ -11,6 +11,7 @@
 
 mod support;
 
+mod budget;
 mod cancellation;
 mod clocks;
 mod holds;

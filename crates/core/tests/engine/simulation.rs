@@ -1,6 +1,6 @@
 //! Seeded schedules of three processes with delays, losses, outages, reconnects, deaths of waiters and cancelled
 //! calls. Whatever happens: never two holders at once, fencing tokens grow in the order of the grants, everybody
-//! is served or told in time, and nothing is left at the end.
+//! is served or told in time, and nothing is left at the end. `LEASEHOLD_SEEDS=7..8` runs other schedules.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,8 @@ fn is_held(lease: &Lease) -> bool {
 #[test]
 fn seeded_schedules_never_have_two_holders_and_leave_nothing() {
     let mut served = 0;
-    for seed in 0..SEEDS {
+    let seeds = seeds();
+    for seed in seeds.clone() {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let outcome =
@@ -68,8 +69,15 @@ fn seeded_schedules_never_have_two_holders_and_leave_nothing() {
             }
         }
     }
-    println!("{served} grants in {SEEDS} schedules");
-    assert!(served > 20 * u32::try_from(SEEDS).unwrap(), "too little happened: {served} grants");
+    let schedules = u32::try_from(seeds.count()).unwrap();
+    println!("{served} grants in {schedules} schedules");
+    assert!(served > 10 * schedules, "too little happened: {served} grants");
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("LEASEHOLD_SEEDS") else { return 0..SEEDS };
+    let (first, end) = text.split_once("..").expect("LEASEHOLD_SEEDS=first..end");
+    first.parse().unwrap()..end.parse().unwrap()
 }
 
 /// One schedule, from its seed. How many grants there were.
@@ -156,9 +164,10 @@ async fn work(client: Client, clock: Arc<MovableClock>, random: Arc<Random>, ref
         } else {
             Some(lock.acquire().await)
         };
-        // Whatever the outcome, it comes in time: the wait, or the store's time when that is in trouble.
+        // Whatever the outcome, it comes in time: after the wait, plus the store's time if that is in trouble
+        // then, measured on a clock that may run 0.9 % slow.
         let took = clock.now().since(started);
-        let most = wait.max(Duration::ZERO) + STORE_TIMEOUT * 2 + secs(1);
+        let most = (wait + STORE_TIMEOUT) * 1_010 / 1_000 + millis(10);
         assert!(took <= most, "{took:?} for a wait of {wait:?}");
         match attempt {
             Some(Ok(Attempt::Acquired(guard))) => {
