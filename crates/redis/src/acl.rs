@@ -4,9 +4,11 @@ use leasehold_core::Namespace;
 
 use crate::keys::Keys;
 
-/// Everything that is sent, and everything scripts call. HELLO and AUTH are open to everybody.
-const COMMANDS: [&str; 21] = [
+/// Everything that is sent, and everything scripts call. HELLO and AUTH are open to everybody. Without INFO it is
+/// only not known whether the server evicts leases.
+const COMMANDS: [&str; 22] = [
     "select",
+    "info",
     "ping",
     "time",
     "eval",
@@ -29,14 +31,14 @@ const COMMANDS: [&str; 21] = [
     "type",
 ];
 
-/// The command that gives a user all rights that locking under a namespace needs, and no more. The password is
-/// to be put in; the user's name as well.
+/// The rules that give a user all rights that locking under a namespace needs, and no more: one line that can
+/// follow `ACL SETUSER app on >secret`.
 ///
 /// ```
 /// use leasehold_core::Namespace;
 ///
-/// let line = leasehold_redis::smallest_acl(&Namespace::default());
-/// assert!(line.starts_with("ACL SETUSER locks on >PASSWORD resetkeys ~lock:* resetchannels &lock:* -@all +select "));
+/// let rules = leasehold_redis::smallest_acl(&Namespace::default());
+/// assert!(rules.starts_with("resetkeys ~lock:* resetchannels &lock:* -@all +select "));
 /// ```
 pub fn smallest_acl(namespace: &Namespace) -> String {
     let pattern = glob(namespace.as_str());
@@ -49,12 +51,7 @@ pub fn smallest_acl(namespace: &Namespace) -> String {
         }
     };
     let commands: Vec<_> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
-    format!(
-        "ACL SETUSER locks on >PASSWORD resetkeys {} resetchannels {} -@all {}",
-        quoted('~'),
-        quoted('&'),
-        commands.join(" ")
-    )
+    format!("resetkeys {} resetchannels {} -@all {}", quoted('~'), quoted('&'), commands.join(" "))
 }
 
 /// A call of every command, on keys and channels of the namespace, to ask the server about.

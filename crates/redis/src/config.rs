@@ -79,6 +79,11 @@ impl RedisConfig {
     /// # Ok::<(), leasehold_core::Error>(())
     /// ```
     pub fn from_url(text: &str) -> Result<Self, Error> {
+        // A password with a / or ? in it ends up in the path or the parameters, which messages quote.
+        Self::read(text).map_err(|error| if has_misplaced_login(text) { misplaced_login() } else { error })
+    }
+
+    fn read(text: &str) -> Result<Self, Error> {
         let url = Url::parse(text).map_err(|error| {
             Error::config(format!(
                 "the Redis URL cannot be read ({error}): write redis://user:password@host:6379/0, with special \
@@ -271,6 +276,19 @@ fn decoded(text: &str, what: &str) -> Result<String, Error> {
         .map_err(|_| Error::config(format!("{what} in the Redis URL is not UTF-8 after percent-decoding")))
 }
 
+/// Whether the part before an @ has one of the characters that end it.
+fn has_misplaced_login(text: &str) -> bool {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'))
+}
+
+fn misplaced_login() -> Error {
+    Error::config(
+        "the Redis URL cannot be read: it has an @ behind a /, ? or #. Percent-encode these in the user, the \
+         password and the parameters (@ as %40, / as %2F, ? as %3F, # as %23, % as %25)",
+    )
+}
+
 fn some_text(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -327,9 +345,19 @@ mod tests {
 
     #[test]
     fn trap_44_a_url_that_cannot_be_read_is_not_repeated() {
-        for bad in ["redis://u:se/cret@host", "redis://u:se#cret@host", "redis://u:secret@ho st", "secret"] {
+        for bad in [
+            "redis://u:se/cret@host",
+            "redis://u:se#cret@host",
+            "redis://u:12/secret@host",
+            "redis://u:12?secret@host",
+            "redis://u:12?se=cret@host",
+            "redis://u:12/?db=secret@host",
+            "redis://:12/secret@host/0",
+            "redis://u:secret@ho st",
+            "secret",
+        ] {
             let message = refusal(bad);
-            assert!(!message.contains("cret"), "{message}");
+            assert!(!message.contains("cret") && !message.contains("\"se\""), "{message}");
         }
         assert!(refusal("redis://u:se#cret@host").contains("%23"));
     }

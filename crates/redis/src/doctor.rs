@@ -265,7 +265,7 @@ fn counter(server: &Server) -> Finding {
 async fn rights(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, Failure> {
     const SUBJECT: &str = "rights";
     let namespace = shared.config.namespace();
-    let advice = format!("give this user the rights of: {}", acl::smallest_acl(namespace));
+    let advice = format!("as an administrator: ACL SETUSER <this user> {}", acl::smallest_acl(namespace));
     let mut findings = Vec::new();
     let (subscribed, may_push) = match shared.live() {
         Ok((connection, Rights::Scripts { may_push })) => (connection.subscribed, may_push),

@@ -14,6 +14,7 @@ use crate::config::RedisConfig;
 use crate::connection::{Connection, Health};
 use crate::events::PushReader;
 use crate::failure::{Failure, Refusal};
+use crate::health;
 use crate::random;
 use crate::reply;
 use crate::rights::{self, Rights};
@@ -144,10 +145,16 @@ fn too_old(what: &str) -> Error {
 async fn who_is_there(connection: &Connection, shared: &Shared) -> Result<(), Error> {
     let mut questions = redis::pipe();
     questions.cmd("HELLO").cmd("TIME");
+    if shared.was_never_live() {
+        questions.add_command(command(&health::QUESTION));
+    }
     let sent_at = SystemClock.now();
     let replies = connection.call_all(&questions).await.map_err(Failure::into_error)?;
-    let [hello, time] = replies.as_slice() else { return Err(Failure::BadReply.into_error()) };
+    let [hello, time, memory @ ..] = replies.as_slice() else { return Err(Failure::BadReply.into_error()) };
     check_server(hello)?;
+    if let [memory] = memory {
+        health::warn_about(memory, shared);
+    }
     // A user who may not ask is told by the probe.
     if let Ok(micros) = reply::time_micros(time) {
         shared.server_clock.learn(micros, sent_at, SystemClock.now());

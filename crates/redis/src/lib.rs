@@ -14,6 +14,7 @@ mod events;
 mod failure;
 mod foreign;
 mod handshake;
+mod health;
 mod inspect;
 mod keys;
 mod questions;

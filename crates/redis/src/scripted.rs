@@ -89,14 +89,15 @@ async fn acquire_once(
         Ok(answered) => read_acquire(shared, connection, answered),
         Err(failure) => Err(failure),
     };
-    if entries.is_some() {
+    if let Some(Entries { present, .. }) = &entries {
+        let now = SystemClock.now();
         match &result {
-            Ok(Round::Done(AcquireReply::Granted { .. })) => shared.waiters.left(request.owner),
+            Ok(Round::Done(AcquireReply::Granted { .. })) => shared.waiters.left(request.owner, present, now),
             Ok(Round::Done(AcquireReply::Held(_)) | Round::Again(Some(_))) => {
-                shared.waiters.queued(request.owner);
+                shared.waiters.queued(request.owner, present, now);
             }
             Ok(Round::Again(None)) | Err(Failure::NotSent(_) | Failure::Refused(_)) => {
-                shared.waiters.refused(request.owner);
+                shared.waiters.refused(request.owner, present);
             }
             // It may have been queued: its entry is remembered until it is released.
             Err(Failure::ReplyLost(_) | Failure::BadReply) => {}

@@ -28,6 +28,7 @@ pub(crate) struct Shared {
     /// Told when the store closes.
     pub(crate) closing: Notify,
     state: RwLock<State>,
+    was_live: AtomicBool,
     warned_about_polling: AtomicBool,
 }
 
@@ -52,6 +53,7 @@ impl Shared {
                 kind: ErrorKind::Unavailable,
                 reason: "the store is not connected yet".to_owned(),
             }),
+            was_live: AtomicBool::new(false),
             warned_about_polling: AtomicBool::new(false),
         }
     }
@@ -73,7 +75,13 @@ impl Shared {
         self.live().is_ok_and(|(connection, _)| connection.subscribed)
     }
 
+    /// Whether the connection that is being made is the first one.
+    pub(crate) fn was_never_live(&self) -> bool {
+        !self.was_live.load(Ordering::Acquire)
+    }
+
     pub(crate) fn went_live(&self, connection: Arc<Connection>, rights: Rights) {
+        self.was_live.store(true, Ordering::Release);
         self.change(State::Live { connection, rights });
     }
 

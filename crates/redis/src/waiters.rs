@@ -35,18 +35,24 @@ struct Table {
 #[derive(Debug)]
 struct Waiter {
     name: Name,
-    /// The entry it has or is about to have, last, and those of connections since dropped.
-    entries: Vec<String>,
+    /// What it may have in the queue: one entry for every connection it asked on, or for every poll.
+    entries: Vec<Entry>,
     claim: Duration,
     /// It waits for a push.
     expects_push: bool,
-    /// How many acquires were sent and not answered.
+    released: bool,
+}
+
+/// An entry that may be in the queue.
+#[derive(Debug)]
+struct Entry {
+    text: String,
+    /// How many acquires that queue it were sent and not answered.
     unanswered: u32,
-    /// A reply has said that it is queued.
-    was_queued: bool,
     /// After this moment none of them takes effect any more.
     last_not_after: Moment,
-    released: bool,
+    /// A reply has said that it is in the queue.
+    is_queued: bool,
 }
 
 /// What an acquire that queues must send.
@@ -71,17 +77,13 @@ impl Waiters {
             entries: Vec::new(),
             claim: Duration::ZERO,
             expects_push: false,
-            unanswered: 0,
-            was_queued: false,
-            last_not_after: Moment::default(),
             released: false,
         });
-        let present = wire::entry(told, claim, owner);
-        waiter.entries.retain(|entry| *entry != present);
-        let earlier = waiter.entries.clone();
-        waiter.entries.push(present.clone());
-        waiter.unanswered += 1;
-        waiter.last_not_after = waiter.last_not_after.max(not_after);
+        let text = wire::entry(told, claim, owner);
+        let earlier =
+            waiter.entries.iter().map(|entry| entry.text.clone()).filter(|earlier| *earlier != text);
+        let entries = Entries { earlier: earlier.collect(), present: text };
+        waiter.ask(&entries.present, not_after);
         let (before, pushed_before) = (waiter.claim, waiter.expects_push);
         waiter.claim = claim;
         waiter.expects_push = matches!(told, Told::ByPush(_));
@@ -92,44 +94,36 @@ impl Waiters {
         if pushed_now && table.note_claim(claim) {
             self.hurry.notify_one();
         }
-        Entries { present, earlier }
+        entries
     }
 
-    /// Notes that an acquire was answered: it waits in the queue.
-    pub(crate) fn queued(&self, owner: &OwnerToken) {
-        let mut table = self.lock();
-        if let Some(waiter) = table.owners.get_mut(owner) {
-            waiter.unanswered = waiter.unanswered.saturating_sub(1);
-            waiter.was_queued = true;
-            if waiter.unanswered == 0 {
-                // The script has removed the earlier ones.
-                let last = waiter.entries.pop();
-                waiter.entries = last.into_iter().collect();
-            }
+    /// Notes that an acquire was answered: this entry is in the queue, and every other was removed from it.
+    pub(crate) fn queued(&self, owner: &OwnerToken, present: &str, now: Moment) {
+        if let Some(waiter) = self.lock().owners.get_mut(owner) {
+            waiter.answered(present, true);
+            waiter.entries.retain(|entry| entry.text == present || !entry.is_over(now));
         }
     }
 
     /// Notes that an acquire was certainly not executed.
-    pub(crate) fn refused(&self, owner: &OwnerToken) {
+    pub(crate) fn refused(&self, owner: &OwnerToken, present: &str) {
         let mut table = self.lock();
         let Some(waiter) = table.owners.get_mut(owner) else { return };
-        waiter.unanswered = waiter.unanswered.saturating_sub(1);
-        if waiter.unanswered == 0 && !waiter.was_queued {
+        waiter.answered(present, false);
+        waiter.entries.retain(|entry| entry.text != present || entry.unanswered > 0 || entry.is_queued);
+        if waiter.entries.is_empty() {
             table.stop_expecting(owner);
             table.owners.remove(owner);
         }
     }
 
-    /// Notes that an acquire was granted, which leaves no entry.
-    pub(crate) fn left(&self, owner: &OwnerToken) {
+    /// Notes that an acquire was granted, which leaves no entry in the queue.
+    pub(crate) fn left(&self, owner: &OwnerToken, present: &str, now: Moment) {
         let mut table = self.lock();
         table.stop_expecting(owner);
-        if let Some(waiter) = table.owners.get_mut(owner) {
-            waiter.unanswered = waiter.unanswered.saturating_sub(1);
-            if waiter.unanswered == 0 && on(Rule::ForgetNames) {
-                table.owners.remove(owner);
-            }
-        }
+        let Some(waiter) = table.owners.get_mut(owner) else { return };
+        waiter.answered(present, false);
+        table.forget_if_over(owner, now);
     }
 
     /// Notes a pushed grant; the name it is for, if anybody knows the owner.
@@ -151,7 +145,8 @@ impl Waiters {
             return Vec::new();
         }
         table.stop_expecting(owner);
-        table.owners.get(owner).map(|waiter| waiter.entries.clone()).unwrap_or_default()
+        let entries = table.owners.get(owner).map(|waiter| waiter.entries.as_slice()).unwrap_or_default();
+        entries.iter().map(|entry| entry.text.clone()).collect()
     }
 
     /// Notes that a release was answered.
@@ -162,15 +157,15 @@ impl Waiters {
         }
         let Some(waiter) = table.owners.get_mut(owner) else { return };
         waiter.released = true;
-        if waiter.is_over(now) && on(Rule::ForgetNames) {
-            table.owners.remove(owner);
-        }
+        table.forget_if_over(owner, now);
     }
 
     /// Forgets the released owners of whom nothing can arrive any more.
     pub(crate) fn sweep(&self, now: Moment) {
         if on(Rule::ForgetNames) {
-            self.lock().owners.retain(|_, waiter| !(waiter.released && waiter.is_over(now)));
+            self.lock()
+                .owners
+                .retain(|_, waiter| !waiter.released || waiter.entries.iter().any(|e| !e.is_over(now)));
         }
     }
 
@@ -192,12 +187,46 @@ impl Waiters {
 }
 
 impl Waiter {
+    /// Notes an acquire that queues this entry.
+    fn ask(&mut self, text: &str, not_after: Moment) {
+        match self.entries.iter_mut().find(|entry| entry.text == text) {
+            Some(entry) => {
+                entry.unanswered += 1;
+                entry.last_not_after = entry.last_not_after.max(not_after);
+            }
+            None => self.entries.push(Entry {
+                text: text.to_owned(),
+                unanswered: 1,
+                last_not_after: not_after,
+                is_queued: false,
+            }),
+        }
+    }
+
+    fn answered(&mut self, text: &str, is_queued: bool) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == text) {
+            entry.unanswered = entry.unanswered.saturating_sub(1);
+            entry.is_queued |= is_queued;
+        }
+    }
+}
+
+impl Entry {
+    /// Whether no acquire under way can queue it any more.
     fn is_over(&self, now: Moment) -> bool {
         self.unanswered == 0 || now > self.last_not_after
     }
 }
 
 impl Table {
+    /// Forgets an owner who has nothing in the queue and of whom nothing can arrive.
+    fn forget_if_over(&mut self, owner: &OwnerToken, now: Moment) {
+        let is_over = |waiter: &Waiter| waiter.entries.iter().all(|entry| entry.is_over(now));
+        if self.owners.get(owner).is_some_and(is_over) && on(Rule::ForgetNames) {
+            self.owners.remove(owner);
+        }
+    }
+
     fn stop_expecting(&mut self, owner: &OwnerToken) {
         let Some(waiter) = self.owners.get_mut(owner) else { return };
         if std::mem::take(&mut waiter.expects_push) {
@@ -247,12 +276,13 @@ mod tests {
     #[test]
     fn entries_of_earlier_connections_are_kept_until_an_acquire_has_removed_them() {
         let (waiters, owner) = (Waiters::default(), owner());
-        assert!(enter(&waiters, &owner, "a", 10).earlier.is_empty());
-        waiters.queued(&owner);
+        let first = enter(&waiters, &owner, "a", 10);
+        assert!(first.earlier.is_empty());
+        waiters.queued(&owner, &first.present, at(1));
         let second = enter(&waiters, &owner, "b", 20);
         assert_eq!(second.earlier, [wire::entry(Told::ByPush("a"), CLAIM, &owner)]);
         assert_eq!(waiters.entries_of(&owner).len(), 2);
-        waiters.queued(&owner);
+        waiters.queued(&owner, &second.present, at(1));
         assert_eq!(waiters.entries_of(&owner), [second.present]);
     }
 
@@ -260,13 +290,13 @@ mod tests {
     fn trap_59_owners_are_forgotten_once_nothing_of_them_can_arrive() {
         let waiters = Waiters::default();
         let granted = owner();
-        enter(&waiters, &granted, "a", 10);
-        waiters.left(&granted);
+        let entries = enter(&waiters, &granted, "a", 10);
+        waiters.left(&granted, &entries.present, at(1));
         assert_eq!(waiters.len(), 0, "a granted one whose acquires were all answered");
 
         let refused = owner();
-        enter(&waiters, &refused, "a", 10);
-        waiters.refused(&refused);
+        let entries = enter(&waiters, &refused, "a", 10);
+        waiters.refused(&refused, &entries.present);
         assert_eq!(waiters.len(), 0, "one that was never queued");
 
         let lost_reply = owner();
@@ -297,15 +327,24 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_withdraws_every_entry_it_may_have_left() {
+    fn a_poller_withdraws_every_entry_it_may_have_left_and_they_do_not_pile_up() {
         let (waiters, owner) = (Waiters::default(), owner());
         let name = Name::new("order:1").unwrap();
-        let enter = |alive_until_micros| {
-            waiters.enter(&owner, &name, Told::ByPolling { alive_until_micros }, CLAIM, at(10))
+        let poll = |alive_until_micros, not_after| {
+            let told = Told::ByPolling { alive_until_micros };
+            waiters.enter(&owner, &name, told, CLAIM, at(not_after))
         };
-        let first = enter(1).present;
-        assert_eq!(enter(2).earlier, [first]);
-        assert_eq!(waiters.entries_of(&owner).len(), 2);
+        // Its reply is lost.
+        let first = poll(1, 10).present;
+        for now in 2..10 {
+            let entries = poll(now, now + 10);
+            assert!(entries.earlier.contains(&first));
+            waiters.queued(&owner, &entries.present, at(now));
+            assert_eq!(waiters.entries_of(&owner).len(), 2, "the lost one may still arrive");
+        }
+        let entries = poll(20, 30);
+        waiters.queued(&owner, &entries.present, at(20));
+        assert_eq!(waiters.entries_of(&owner), [entries.present]);
         assert_eq!(waiters.bound_interval(), None);
     }
 }
