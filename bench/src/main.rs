@@ -2,6 +2,7 @@
 //! `bench/results/`.
 
 mod measure;
+mod process;
 mod redis;
 mod report;
 mod sqlite;
@@ -17,7 +18,7 @@ struct Arguments {
 
 #[derive(Subcommand, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Everything, one after the other: about ten minutes.
+    /// Everything, one after the other: about twenty minutes.
     All,
     /// Acquire and release on the embedded store, beside the same two bare SQL statements.
     Sqlite,
@@ -33,6 +34,8 @@ enum What {
     RedisContention,
     /// Memory over a million names.
     RedisMemory,
+    /// 100,000 leases held for ten minutes, and when a holder that is cut off is told.
+    RedisRenewals,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,6 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (What::RedisHandover, redis::handover::run),
         (What::RedisContention, redis::contention::run),
         (What::RedisMemory, redis::memory::run),
+        (What::RedisRenewals, redis::renewals::run),
     ];
     let what = Arguments::parse().what;
     for (each, run) in all {

@@ -15,6 +15,7 @@ pub(crate) fn run() -> Result<(), AnyError> {
     let ours = runtime.block_on(client(&server.url()))?;
     let requests = requests_per_pair(&server, &runtime, &ours)?;
     let plain = plain_set(&server)?;
+    let script = plain_script(&server)?;
     let (acquire, release) = runtime.block_on(scripts(&server, &ours))?;
     let mut report = Report::new(
         "redis-cost",
@@ -23,6 +24,7 @@ pub(crate) fn run() -> Result<(), AnyError> {
     report.table(&[
         vec!["call".into(), "µs on the server".into(), "× plain SET NX PX".into()],
         vec!["SET key token NX PX".into(), format!("{plain:.2}"), "1.0".into()],
+        vec!["the same in a script".into(), format!("{script:.2}"), format!("{:.1}", script / plain)],
         vec![
             "acquire, fencing token included".into(),
             format!("{acquire:.2}"),
@@ -74,6 +76,20 @@ fn plain_set(server: &RedisServer) -> Result<f64, AnyError> {
         connection.command(&["DEL", "lock:order:1001"])?;
     }
     per_call(server, "set")
+}
+
+/// The least a script can cost: the same SET from Lua.
+fn plain_script(server: &RedisServer) -> Result<f64, AnyError> {
+    let mut connection = server.connect()?;
+    let script = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])";
+    let hash = server.cli(&["SCRIPT", "LOAD", script])?;
+    server.command(&["CONFIG", "RESETSTAT"])?;
+    for _ in 0..PAIRS {
+        let token = "MDEyMzQ1Njc4OWFiY2RlZg@bench:1";
+        connection.command(&["EVALSHA", &hash, "1", "lock:order:1001", token, "30000"])?;
+        connection.command(&["DEL", "lock:order:1001"])?;
+    }
+    per_call(server, "evalsha")
 }
 
 /// Acquire and release apart: leases are taken on many names, the statistics read, then given back.

@@ -5,8 +5,11 @@ pub(crate) mod cost;
 pub(crate) mod handover;
 pub(crate) mod latency;
 pub(crate) mod memory;
+pub(crate) mod renewals;
 pub(crate) mod throughput;
 
+mod loss_signal;
+mod meters;
 mod publish_to_all;
 mod raw;
 

@@ -9,21 +9,25 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_text = string.format('%.0f', now)
 
--- The next fencing token as text, recorded as the last one; nil when the counter is not usable.
+-- The next fencing token as text, recorded as the last one; nil when the counter is not usable (it is left as it
+-- was). In all but the rarest cases the clock is ahead of the counter, so one command reads and writes it.
 local function mint()
-  local last = redis.pcall('GET', KEYS[3])
+  local last = redis.pcall('SET', KEYS[3], now_text, 'GET')
+  local previous = 0
   if last then
-    last = type(last) == 'string' and tonumber(last)
-    if not last or last < 0 or last % 1 ~= 0 then return nil end
-  else
-    last = 0
+    if type(last) ~= 'string' then return nil end
+    previous = tonumber(last)
+    if not previous or previous < 0 or previous % 1 ~= 0 or previous >= LARGEST_TOKEN then
+      redis.call('SET', KEYS[3], last)
+      return nil
+    end
   end
   local token = now
   --[[without:clock-floor]]-- token = 0
-  if last >= token then token = last + 1 end --[[rule:mint-per-grant]]
-  --[[without:mint-per-grant]]-- token = math.max(last, 1)
-  if token > LARGEST_TOKEN then return nil end
-  local text = token == now and now_text or string.format('%.0f', token)
+  if previous >= token then token = previous + 1 end --[[rule:mint-per-grant]]
+  --[[without:mint-per-grant]]-- token = math.max(previous, 1)
+  if token == now then return now_text end
+  local text = string.format('%.0f', token)
   redis.call('SET', KEYS[3], text)
   return text
 end
