@@ -72,14 +72,20 @@ fn trap_2_an_acquire_that_was_cancelled_after_its_reply_was_lost_is_taken_back()
 fn trap_3_an_acquire_that_arrives_after_it_was_cancelled_leaves_nothing() {
     run_on_each_server("an_acquire_that_arrives_after_it_was_cancelled", async |server| {
         // While it may still be executed, and when it may not.
-        for late in [Duration::from_millis(200), Duration::from_millis(2_500)] {
+        for late in [Duration::from_millis(400), Duration::from_millis(2_500)] {
             let (proxy, client) = behind_a_proxy(server).await;
             let held = proxy.hold_next_request(about("job"));
             let lock = client.lock("job").unwrap().ttl(TTL);
+            let sent = Instant::now();
             let acquiring = tokio::spawn(async move { lock.try_acquire().await.map(drop) });
             until("the request is held", || held.is_held()).await;
+            // Its connection is gone when it is cancelled, so that the clean-up overtakes it on another.
+            proxy.refuse().unwrap();
+            proxy.cut();
             acquiring.abort();
-            tokio::time::sleep(late).await;
+            assert!(acquiring.await.is_err_and(|error| error.is_cancelled()));
+            proxy.accept().unwrap();
+            tokio::time::sleep(late.saturating_sub(sent.elapsed())).await;
             held.deliver(SLACK).unwrap();
             until_within(NOTICED, "nothing left to clean up", || client.load().cleanups == 0).await;
             assert_eq!(pttl(server, "job"), -2, "{late:?}");
@@ -150,6 +156,13 @@ fn trap_31_a_release_that_is_cancelled_completes() {
             let _ = tokio::time::timeout(patience, held.release()).await;
             until("free", || pttl(server, "job") == -2).await;
         }
+        // Nor does it need to have been sent.
+        let held = take(&client, "job", TTL).await;
+        proxy.refuse().unwrap();
+        proxy.cut();
+        assert!(tokio::time::timeout(Duration::from_millis(200), held.release()).await.is_err());
+        proxy.accept().unwrap();
+        until("free", || pttl(server, "job") == -2).await;
     });
 }
 
@@ -162,7 +175,8 @@ fn trap_30_an_acquire_cancelled_at_any_time_leaves_nothing() {
         let mut seeded = Seeded(6);
         for round in 0..100 {
             // Free, held for the whole time, or released in between.
-            let held = if round % 3 == 0 { None } else { Some(take(&other, "job", TTL).await) };
+            // The request of the round before may arrive only now, and its clean-up right after it.
+            let held = if round % 3 == 0 { None } else { Some(wait_for(&other, "job", TTL).await.unwrap()) };
             let lock = client.lock("job").unwrap().ttl(TTL).wait(TTL);
             let acquiring = tokio::spawn(async move { lock.acquire().await.map(drop) });
             std::thread::sleep(Duration::from_micros(seeded.below(5_000)));
