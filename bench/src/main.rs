@@ -6,6 +6,7 @@ mod process;
 mod redis;
 mod report;
 mod sqlite;
+mod start;
 
 use clap::{Parser, Subcommand};
 
@@ -22,6 +23,8 @@ enum What {
     All,
     /// Acquire and release on the embedded store, beside the same two bare SQL statements.
     Sqlite,
+    /// Start of the command on the embedded store, beside flock.
+    Start,
     /// Latency of an uncontended pair, beside two raw script calls.
     RedisLatency,
     /// Throughput of 64 tasks, beside the client library alone and redis-benchmark.
@@ -41,6 +44,7 @@ enum What {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let all = [
         (What::Sqlite, sqlite::run as fn() -> Result<(), Box<dyn std::error::Error>>),
+        (What::Start, start::run),
         (What::RedisLatency, redis::latency::run),
         (What::RedisThroughput, redis::throughput::run),
         (What::RedisCost, redis::cost::run),
