@@ -98,13 +98,13 @@ impl Health {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        id: String,
-        subscribed: bool,
-        link: MultiplexedConnection,
-        health: Arc<Health>,
-    ) -> Self {
-        Self { id, subscribed, link, health }
+    pub(crate) fn new(id: String, link: MultiplexedConnection, health: Arc<Health>) -> Self {
+        Self { id, subscribed: false, link, health }
+    }
+
+    /// The same connection, with or without its wake channel.
+    pub(crate) fn with_subscription(self, subscribed: bool) -> Self {
+        Self { subscribed, ..self }
     }
 
     pub(crate) fn health(&self) -> &Health {

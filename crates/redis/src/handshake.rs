@@ -67,17 +67,23 @@ async fn establish_without_limit(shared: &Arc<Shared>) -> Result<Established, Er
     };
     let (mut link, driver) = greet(&shared.config, Some(reader)).await?;
     let driver = DriverTask(shared.handle.spawn({
-        let health = Arc::clone(&health);
+        let noticed = NoticesEnd(Arc::clone(&health));
         async move {
             driver.await;
-            health.died();
+            drop(noticed);
         }
     }));
-    let subscribed = shared.config.scripting && subscribe(&mut link, &channel, shared).await?;
-    let connection = Arc::new(Connection::new(id, subscribed, link, health));
-    who_is_there(&connection, shared).await?;
-    let rights = rights::find_out(&connection, shared).await?;
-    Ok(Established { connection, driver, rights })
+    let connection = Connection::new(id, link.clone(), health);
+    // All at once, so that connecting to a server far away takes one round trip less for each.
+    let (server, subscribed, rights) = tokio::join!(
+        who_is_there(&connection, shared),
+        subscribe(&mut link, &channel, shared),
+        rights::find_out(&connection, shared),
+    );
+    // What the server is explains best why something else failed.
+    server?;
+    let (subscribed, rights) = (subscribed?, rights?);
+    Ok(Established { connection: Arc::new(connection.with_subscription(subscribed)), driver, rights })
 }
 
 /// Opens the connection and says hello, with user and password.
@@ -128,10 +134,19 @@ fn greeting_refused(error: &RedisError) -> Error {
             "the server has reached its maxclients: close idle connections or raise maxclients",
         ),
         Some(refusal) => refusal.into_error(),
+        // With TLS 1.3 the server judges the client's certificate only after the handshake.
+        None if error.to_string().contains("fatal alert") => Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the server refuses this client's TLS certificate ({error}): are cert=… and key=… those it wants, and \
+                 still valid?"
+            ),
+        ),
         None => Error::new(
             ErrorKind::Unavailable,
             format!(
-                "the connection was closed during the greeting ({error}): is this a Redis or Valkey server?"
+                "the connection was closed during the greeting ({error}): is this a Redis or Valkey server? One that \
+                 speaks TLS there needs rediss://"
             ),
         ),
     }
@@ -200,13 +215,23 @@ pub(crate) fn check_server(hello: &redis::Value) -> Result<(), Error> {
 
 /// Subscribes and waits for the confirmation. A user without the right polls instead.
 async fn subscribe(link: &mut MultiplexedConnection, channel: &str, shared: &Shared) -> Result<bool, Error> {
+    if !shared.config.scripting {
+        return Ok(false);
+    }
     match link.subscribe(channel).await {
         Ok(()) => Ok(true),
         Err(error) => match Refusal::of(&error) {
-            Some(refusal) => {
+            Some(refusal) if refusal.is_denied() || refusal.is_unknown_command() => {
                 shared.warn_once_about_polling(&refusal);
                 Ok(false)
             }
+            // Redis 8 refuses it when it is full; releases and renewals work, so the connection must.
+            Some(refusal) if refusal.code == "OOM" => {
+                let refused = refusal.shown();
+                tracing::warn!(store = shared.config.describe(), refused, "waiters poll until the next connection");
+                Ok(false)
+            }
+            Some(refusal) => Err(refusal.into_error()),
             None => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!("the connection was lost while subscribing ({error})"),
@@ -222,6 +247,15 @@ pub(crate) fn command(words: &[&str]) -> Cmd {
         command.arg(*word);
     }
     command
+}
+
+/// Notes the end of a connection, also when its task is ended or its runtime shut down.
+struct NoticesEnd(Arc<Health>);
+
+impl Drop for NoticesEnd {
+    fn drop(&mut self) {
+        self.0.died();
+    }
 }
 
 /// The task that reads and writes a connection. Ends with its owner, and the connection with it.

@@ -18,7 +18,9 @@ impl Script {
 
     /// Begins a call by hash; keys and arguments follow.
     pub(crate) fn by_hash(&self, keys: usize) -> Cmd {
-        let mut command = Cmd::with_capacity(12, 320);
+        const ARGUMENT_BYTES: usize = 48;
+        let arguments = 4 + 3 * keys;
+        let mut command = Cmd::with_capacity(arguments, arguments * ARGUMENT_BYTES);
         command.arg("EVALSHA").arg(self.hash.as_str()).arg(keys);
         command
     }

@@ -236,17 +236,8 @@ async fn renew_batch(
     connection: &Connection,
     requests: &[RenewRequest],
 ) -> Vec<Result<RenewReply, Error>> {
-    let script = &shared.scripts.renew;
-    let calls: Vec<Cmd> = requests
-        .iter()
-        .map(|request| {
-            let mut call = script.by_hash(1);
-            call.arg(shared.config.namespace().key(&request.name));
-            call.arg(request.owner.expose()).arg(millis(request.ttl));
-            call
-        })
-        .collect();
-    let mut values = match call_together(connection, &calls).await {
+    let calls = requests.iter().map(|request| renew_call(shared, request));
+    let mut values = match call_together(connection, calls).await {
         Ok(values) => values,
         Err(failure) => return fail_all(requests, failure),
     };
@@ -255,11 +246,11 @@ async fn renew_batch(
         .filter(|&i| Refusal::in_value(&values[i]).is_some_and(|refusal| refusal.code == "NOSCRIPT"))
         .collect();
     if let Some(&first) = unknown.first() {
-        let again: Vec<Cmd> = unknown
-            .iter()
-            .map(|&i| if i == first { script.by_text(&calls[i]) } else { calls[i].clone() })
-            .collect();
-        match call_together(connection, &again).await {
+        let again = unknown.iter().map(|&i| {
+            let call = renew_call(shared, &requests[i]);
+            if i == first { shared.scripts.renew.by_text(&call) } else { call }
+        });
+        match call_together(connection, again).await {
             Ok(replies) => {
                 for (&i, reply) in unknown.iter().zip(replies) {
                     values[i] = reply;
@@ -279,14 +270,24 @@ async fn renew_batch(
     replies
 }
 
+fn renew_call(shared: &Shared, request: &RenewRequest) -> Cmd {
+    let mut call = shared.scripts.renew.by_hash(1);
+    call.arg(shared.config.namespace().key(&request.name));
+    call.arg(request.owner.expose()).arg(millis(request.ttl));
+    call
+}
+
 /// Sends calls together; as many replies as calls, or a failure of all.
-async fn call_together(connection: &Connection, calls: &[Cmd]) -> Result<Vec<Value>, Failure> {
+async fn call_together(
+    connection: &Connection,
+    calls: impl ExactSizeIterator<Item = Cmd>,
+) -> Result<Vec<Value>, Failure> {
     let mut pipeline = redis::Pipeline::with_capacity(calls.len());
     for call in calls {
-        pipeline.add_command(call.clone());
+        pipeline.add_command(call);
     }
     let values = connection.call_all(&pipeline).await?;
-    if values.len() == calls.len() { Ok(values) } else { Err(Failure::BadReply) }
+    if values.len() == pipeline.len() { Ok(values) } else { Err(Failure::BadReply) }
 }
 
 /// The batch as a whole was not answered: nothing is known of any of it.

@@ -1,7 +1,9 @@
 //! TLS on an open connection, with rustls. Certificates are read from files in PEM form.
 
+use std::io::ErrorKind as ErrorKindOfIo;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind};
 use tokio::net::TcpStream;
@@ -9,9 +11,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore, crypto};
 
 use crate::config::Tls;
+
+/// A server that speaks no TLS may wait for the rest of what it takes for a command, so it is told apart from one
+/// that is slow by this. Shorter than connecting may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Encrypts a connection after checking that the server is the one that was asked for.
 ///
@@ -21,16 +27,31 @@ pub(crate) async fn wrap(stream: TcpStream, host: &str, tls: &Tls) -> Result<Tls
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| Error::config(format!("{host:?} is no host name that a certificate could have")))?;
     let connector = TlsConnector::from(Arc::new(client_config(tls)?));
-    connector.connect(name, stream).await.map_err(|source| {
-        Error::new(
-            ErrorKind::Unavailable,
-            format!(
-                "no TLS connection to the server ({source}): is this its TLS port, and does ca=… name the authority \
-                 that signed its certificate?"
-            ),
-        )
-        .with_source(source)
+    let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, connector.connect(name, stream)).await;
+    greeted.unwrap_or_else(|_| Err(ErrorKindOfIo::TimedOut.into())).map_err(|source| {
+        let advice = advice(&source);
+        Error::new(ErrorKind::Unavailable, format!("no TLS connection to the server ({source}): {advice}"))
+            .with_source(source)
     })
+}
+
+/// What to look at when the two ends do not get on.
+fn advice(error: &std::io::Error) -> &'static str {
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) else {
+        return "is this its TLS port?";
+    };
+    match error {
+        TlsError::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "its certificate has to be renewed, or this machine's clock is wrong",
+        TlsError::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "connect by a name that its certificate has",
+        TlsError::InvalidCertificate(_) => "does ca=… name the authority that signed its certificate?",
+        TlsError::InvalidMessage(_) => "it speaks no TLS there: is this its TLS port?",
+        TlsError::AlertReceived(_) => "it refuses what this client offers: are cert=… and key=… those it wants?",
+        _ => "is this its TLS port?",
+    }
 }
 
 fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {

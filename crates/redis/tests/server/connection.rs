@@ -281,6 +281,18 @@ fn operations_are_polled_outside_of_any_runtime() {
 }
 
 #[test]
+fn a_store_whose_runtime_is_gone_is_unavailable() {
+    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let process = runtime.block_on(Process::start(&server.url()));
+    runtime.shutdown_timeout(SLACK);
+    let error = block_on(process.try_acquire(&name("job"), &owner("me"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(block_on(process.store.list("", 1)).unwrap_err().kind(), ErrorKind::Unavailable);
+    block_on(process.store.close());
+}
+
+#[test]
 fn a_closed_store_leaves_no_connection() {
     let server = RedisServer::start(ServerKind::Redis7).unwrap();
     run(async {

@@ -65,8 +65,10 @@ fn settings_that_endanger_locks_are_found() {
 fn what_a_user_may_not_see_is_a_finding() {
     for_each_server("what_a_user_may_not_see_is_a_finding", |server| {
         run(async {
-            let line = smallest_acl(&Namespace::default());
-            server.command(&line.split(' ').collect::<Vec<_>>()).unwrap();
+            let rules = smallest_acl(&Namespace::default());
+            let mut user = vec!["ACL", "SETUSER", "locks", "on", ">PASSWORD"];
+            user.extend(rules.split(' '));
+            server.command(&user).unwrap();
             let url = format!("redis://locks:PASSWORD@{}/", server.address());
             let found = findings(&url).await;
             let hidden =

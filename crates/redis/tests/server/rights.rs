@@ -10,9 +10,9 @@ use crate::support::{Process, TTL, connect_error, name, owner, run, until};
 
 /// Gives a user the rights that `doctor --acl` prints, and some changes to them.
 fn set_user(server: &RedisServer, changes: &[&str]) -> String {
-    let line = smallest_acl(&Namespace::default());
-    let mut words: Vec<_> = line.split(' ').collect();
-    words.extend(changes);
+    let rules = smallest_acl(&Namespace::default());
+    let mut words = vec!["ACL", "SETUSER", "locks", "on", ">PASSWORD"];
+    words.extend(rules.split(' ').chain(changes.iter().copied()));
     let reply = server.command(&words).unwrap();
     assert!(!reply.is_error(), "{reply:?}");
     format!("redis://locks:PASSWORD@{}/", server.address())

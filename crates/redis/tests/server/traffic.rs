@@ -132,6 +132,25 @@ fn keys_and_their_types_are_as_documented() {
 }
 
 #[test]
+fn trap_69_a_poll_refreshes_the_end_of_the_queue_and_never_shortens_it() {
+    for_each_server("trap_69_a_poll_refreshes_the_end_of_the_queue_and_never_shortens_it", |server| {
+        run(async {
+            let process = Process::start(&server.url()).await;
+            let (job, holder, waiter) = (name("order:1001"), owner("holder"), owner("waiter"));
+            process.take(&job, &holder).await;
+            process.queue(&job, &waiter).await;
+            let queue = "lock:~queue:{24d}:order:1001";
+            for (set, least) in [("1000", 30_000), ("90000", 60_001)] {
+                server.command(&["PEXPIRE", queue, set]).unwrap();
+                process.queue(&job, &waiter).await;
+                let ttl: i64 = server.cli(&["PTTL", queue]).unwrap().parse().unwrap();
+                assert!(ttl >= least, "{set}: {ttl}");
+            }
+        });
+    });
+}
+
+#[test]
 fn trap_59_many_names_leave_one_key_on_the_server() {
     let server = RedisServer::start(ServerKind::Redis7).unwrap();
     run(async {
