@@ -113,6 +113,19 @@ fn the_command_reads_the_keyboard_and_the_shell_gets_it_back() {
 }
 
 #[test]
+fn the_command_is_in_the_foreground_from_its_first_moment() {
+    let sandbox = Sandbox::new();
+    let Some(screen) = Screen::open(&sandbox) else { return };
+    // Some programs look at this when they start, and do things differently in the background.
+    screen.line("$lh run job -- sh -c 'ps -o tpgid=,pgid= -p $$ > groups; echo done:'");
+    screen.wait_for("done:");
+    let groups = read(&sandbox.path("groups"));
+    let mut groups = groups.split_whitespace();
+    let (foreground, ours) = (groups.next(), groups.next());
+    assert!(foreground.is_some() && foreground == ours, "{foreground:?} {ours:?}");
+}
+
+#[test]
 fn ctrl_c_ends_the_command_or_the_wait() {
     let sandbox = Sandbox::new();
     let Some(screen) = Screen::open(&sandbox) else { return };
@@ -171,6 +184,23 @@ fn a_script_that_runs_the_wrapper_is_stopped_with_it() {
     screen.key("C-c");
     wait_until("the command ends", || !is_running(child));
     screen.shell_answers();
+}
+
+#[test]
+fn a_script_has_the_terminal_again_after_the_command_or_its_failed_start() {
+    let sandbox = Sandbox::new();
+    let Some(screen) = Screen::open(&sandbox) else { return };
+    for command in ["true", "./missing"] {
+        std::fs::write(
+            sandbox.path("script"),
+            format!("$lh run job -- {command}; echo asks:{command}; read x; echo \"{command}:$x\""),
+        )
+        .unwrap();
+        screen.line("export lh; sh script");
+        screen.wait_for(&format!("asks:{command}"));
+        screen.line("hello");
+        screen.wait_for(&format!("{command}:hello"));
+    }
 }
 
 #[test]
