@@ -15,7 +15,11 @@ local function mint()
   local last = redis.pcall('SET', KEYS[3], now_text, 'GET')
   local previous = 0
   if last then
-    if type(last) ~= 'string' then return nil end
+    if type(last) == 'table' then
+      if string.find(last.err, 'WRONGTYPE', 1, true) then return nil end
+      -- The server refuses to write: its reason is raised as it is.
+      redis.call('SET', KEYS[3], now_text, 'GET')
+    end
     previous = tonumber(last)
     if not previous or previous < 0 or previous % 1 ~= 0 or previous >= LARGEST_TOKEN then
       redis.call('SET', KEYS[3], last)

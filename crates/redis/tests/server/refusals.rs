@@ -28,6 +28,9 @@ fn trap_36_a_full_server_refuses_new_leases_only() {
             server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
             let error = process.try_acquire(&name("another"), &me).await.unwrap_err();
             assert_says(&error, ErrorKind::Unavailable, &["another", "maxmemory", "OOM"]);
+            // A new token for the holder cannot be recorded.
+            let error = process.try_acquire(&job, &me).await.unwrap_err();
+            assert_says(&error, ErrorKind::Unavailable, &["job", "maxmemory", "OOM"]);
             assert_eq!(process.renew(&job, &me).await.unwrap(), RenewReply::Renewed);
             assert_eq!(process.release(&job, &me).await.unwrap(), ReleaseReply::Freed { handed_over: true });
             until("granted", async || waiting.grants(&waiter).len() == 1).await;
@@ -212,6 +215,11 @@ fn a_fencing_counter_that_is_no_number_is_foreign_and_stops_no_release() {
                 process.release(&job, &me).await.unwrap();
                 assert_eq!(server.cli(&["EXISTS", "lock:job"]).unwrap(), "0");
             }
+            server.command(&["DEL", "lock:~fence"]).unwrap();
+            server.command(&["HSET", "lock:~fence", "a", "b"]).unwrap();
+            let error = process.try_acquire(&name("another"), &me).await.unwrap_err();
+            assert_says(&error, ErrorKind::Foreign, &["~fence"]);
+            assert_eq!(server.cli(&["TYPE", "lock:~fence"]).unwrap(), "hash", "left untouched");
         });
     });
 }
