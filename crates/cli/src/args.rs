@@ -33,6 +33,7 @@ Examples:
   leasehold run --no-wait poll:feed -- ./poll     skip this time if it still runs (exit code 75)
   leasehold --store local run backup -- ./backup  one machine, no server needed
   leasehold ls                                    what is held, by whom, and who waits
+  leasehold watch                                 the same, live
   leasehold doctor                                is the store set up for locks?
   leasehold demo                                  what a lock prevents, and what it cannot";
 
@@ -60,6 +61,7 @@ pub(crate) enum Action {
     Ls(LsArgs),
     /// Show who holds a name and who waits for it
     Show(ShowArgs),
+    Watch(crate::watch::WatchArgs),
     Break(BreakArgs),
     /// Check whether the store is set up for locks; exit code 0 only when nothing is wrong
     Doctor(DoctorArgs),
@@ -184,7 +186,7 @@ pub(crate) struct BreakArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Print the rights a Redis user needs instead, as the command that gives them
+    /// Print the rights a Redis user needs instead: one line that can follow ACL SETUSER app on >secret
     #[arg(long, conflicts_with = "json")]
     pub(crate) acl: bool,
     /// Print JSON

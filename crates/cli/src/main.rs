@@ -13,6 +13,7 @@ mod manual;
 mod output;
 mod run;
 mod usage;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,7 @@ fn act(cli: Cli) -> Result<u8, Failure> {
             Action::Demo(args) => demo::run(&store, args).await,
             Action::Ls(args) => look::list(&store, &args).await.map(|()| 0),
             Action::Show(args) => look::show(&store, &args).await.map(|()| 0),
+            Action::Watch(args) => watch::watch(&store, &args).await,
             Action::Break(args) => breaking::break_lease(&store, &args).await.map(|()| 0),
             Action::Doctor(args) => doctor::examine(&store, &args).await,
             Action::Completions { shell } => manual::completions(shell).map(|()| 0),
