@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::cleanup::{CleanUp, CleanUps};
 use crate::clock::Moment;
 use crate::entropy::Entropy;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{LeaseState, Machine, Step};
 use crate::mutation::{Rule, on};
@@ -85,7 +85,7 @@ impl Shared {
     /// Whether acquisitions may be begun.
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Unavailable, "this client is closed: connect a new one"));
+            return Err(Error::config("this client is closed: connect a new one"));
         }
         if on(Rule::LostInFork) && self.process != std::process::id() {
             return Err(Error::config(
