@@ -17,7 +17,7 @@ use crate::keeper;
 use crate::lock::Lock;
 use crate::mutation::{Rule, on};
 use crate::name::Name;
-use crate::options::{COMMAND_TIMEOUT, DEFAULT_STORE_TIMEOUT, LockOptions};
+use crate::options::{DEFAULT_STORE_TIMEOUT, LockOptions};
 use crate::owner::Label;
 use crate::store::{
     BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection, Listing, Store, StoreFuture,
@@ -27,6 +27,8 @@ use crate::timers::Timers;
 /// The first pause between two attempts to connect; later ones double it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
+/// A store that comes at the last moment is still connected if that takes no longer than this.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// How a client behaves, apart from its store.
 #[derive(Clone)]
@@ -315,31 +317,41 @@ where
     F: Future<Output = Result<Arc<dyn Store>, Error>>,
 {
     let timers = Timers::new(settings.clock, handle);
-    let ends = timers.now().after(settings.store_timeout);
-    let mut pause = FIRST_PAUSE;
-    let store = loop {
-        let attempt = timers.before(ends.max(timers.now().after(COMMAND_TIMEOUT)), connect()).await;
-        match attempt {
-            Some(Ok(store)) => break store,
-            Some(Err(error)) if !error.is_retryable() || timers.now().after(pause) >= ends => {
-                return Err(error);
-            }
-            Some(Err(_)) => {}
-            None => {
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("the store could not be connected within {:?}", settings.store_timeout),
-                ));
-            }
-        }
-        timers.sleep(pause).await;
-        pause = (pause * 2).min(MOST_PAUSE);
-    };
+    let store = connect_in_time(&timers, settings.store_timeout, connect).await?;
     let label = settings.label.unwrap_or_else(Label::of_this_process);
     let shared = Arc::new(Shared::new(store, timers, settings.entropy, label, settings.store_timeout)?);
     let sink: Arc<dyn EventSink> = shared.clone();
     shared.store.attach(Arc::downgrade(&sink));
     Ok(Engine(shared))
+}
+
+/// Tries to connect until the store's time is over, the last time shortly before.
+async fn connect_in_time<C, F>(timers: &Timers, limit: Duration, connect: C) -> Result<Arc<dyn Store>, Error>
+where
+    C: Fn() -> F,
+    F: Future<Output = Result<Arc<dyn Store>, Error>>,
+{
+    let ends = timers.now().after(limit);
+    let mut pause = FIRST_PAUSE;
+    let mut last: Option<Error> = None;
+    loop {
+        match timers.before(ends, connect()).await {
+            Some(Ok(store)) => return Ok(store),
+            Some(Err(error)) if !error.is_retryable() => return Err(error),
+            Some(Err(error)) => last = Some(error),
+            None => {}
+        }
+        let now = timers.now();
+        if now >= ends {
+            let silent = || Error::new(ErrorKind::Unavailable, "it gives no answer");
+            let words = format_args!("the store could not be connected within {limit:?}").to_string();
+            return Err(last.unwrap_or_else(silent).context(words));
+        }
+        let last_look = ends.before(LAST_LOOK);
+        let again_at = if now < last_look { now.after(pause).min(last_look) } else { ends };
+        timers.sleep_until(again_at).await;
+        pause = (pause * 2).min(MOST_PAUSE);
+    }
 }
 
 /// Runs the work on a thread of its own, with a runtime of its own.

@@ -306,7 +306,7 @@ async fn a_closed_client_begins_nothing_and_waits_for_what_it_began() {
     a.client.close(secs(5)).await.unwrap();
     assert_about(world.now().since(started), millis(400));
     world.assert_empty("after the close");
-    assert_eq!(a.lock("job").try_acquire().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(a.lock("job").try_acquire().await.unwrap_err().kind(), ErrorKind::Config);
 }
 
 #[tokio::test(start_paused = true)]
