@@ -27,7 +27,8 @@ impl Usage {
         let (_, total) = parse(&read_to_string(format!("{folder}/stat"))?)?;
         let status = read_to_string(format!("{folder}/status"))?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).map(str::trim);
-        let kib = resident.and_then(|text| text.strip_suffix(" kB")).and_then(|text| text.parse::<f64>().ok());
+        let kib =
+            resident.and_then(|text| text.strip_suffix(" kB")).and_then(|text| text.parse::<f64>().ok());
         let bytes = kib.ok_or_else(|| io::Error::other("no VmRSS"))? * 1024.0;
         let mut threads = Vec::new();
         for entry in std::fs::read_dir(format!("{folder}/task"))? {

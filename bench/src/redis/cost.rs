@@ -1,7 +1,7 @@
 //! What one acquire costs the server, and how many requests a pair sends.
 
 use leasehold::core::{Attempt, Client};
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{MonitorLine, RedisServer};
 
 use super::{AnyError, client, runtime, server};
 use crate::report::Report;
@@ -52,7 +52,7 @@ fn requests_per_pair(
     let monitor = server.monitor()?;
     runtime.block_on(pair(ours, "order:1001"))?;
     let requests = monitor.requests()?;
-    Ok(requests.iter().map(|line| line.command()).filter(|command| command != "PING").collect())
+    Ok(requests.iter().map(MonitorLine::command).filter(|command| command != "PING").collect())
 }
 
 async fn pair(client: &Client, name: &str) -> Result<(), AnyError> {

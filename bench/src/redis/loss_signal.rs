@@ -68,7 +68,8 @@ async fn round(server: &RedisServer, number: u32) -> Result<Signal, AnyError> {
     if tokio::time::timeout(PATIENCE, work).await??.is_ok() {
         return Err("the work was not cancelled".into());
     }
-    let cancelled = dropped.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("the body was not dropped")?;
+    let cancelled =
+        dropped.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("the body was not dropped")?;
     Ok(Signal {
         before_deadline: milliseconds(told, deadline),
         cancelled_before_deadline: milliseconds(cancelled, deadline),

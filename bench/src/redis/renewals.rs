@@ -129,7 +129,8 @@ async fn hold(
     let not_held = guards.iter().filter(|guard| guard.state() != LeaseState::Held).count();
     let already_lost = release(guards).await?;
     let span = ended.0.duration_since(began.0);
-    let share = |from: Duration, to: Duration| (to - from).as_secs_f64() / span.as_secs_f64() * 100.0;
+    let share =
+        |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() / span.as_secs_f64() * 100.0;
     Ok(Hold {
         span,
         client: share(began.1.total, ended.1.total),

@@ -100,7 +100,7 @@ async fn raw_pairs(raw: &Raw) -> f64 {
             true
         });
     }
-    pairs_per_second(started, tasks.join_all().await)
+    pairs_per_second(started, &tasks.join_all().await)
 }
 
 async fn our_pairs(client: &Client) -> f64 {
@@ -119,11 +119,11 @@ async fn our_pairs(client: &Client) -> f64 {
             true
         });
     }
-    pairs_per_second(started, tasks.join_all().await)
+    pairs_per_second(started, &tasks.join_all().await)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of pairs are small")]
-fn pairs_per_second(started: Instant, done: Vec<bool>) -> f64 {
+fn pairs_per_second(started: Instant, done: &[bool]) -> f64 {
     if done.contains(&false) {
         return f64::NAN;
     }
