@@ -15,9 +15,9 @@ fn the_last_writers_of_a_command_may_finish() {
 fn what_is_left_in_the_group_is_told_to_stop_and_then_killed() {
     let sandbox = Sandbox::new();
     for (name, prepare) in [("polite", ""), ("stubborn", "trap \"\" TERM;")] {
-        let script = format!(
-            "sh -c '{prepare} echo $$ > {name}; while :; do sleep 0.05; done' & while [ ! -e {name} ]; do sleep 0.01; done; exit 7"
-        );
+        // Its streams are its own, so that the test does not wait for it.
+        let left = format!("sh -c '{prepare} echo $$ > {name}; exec sleep 60' > /dev/null 2>&1 &");
+        let script = format!("{left} while [ ! -s {name} ]; do sleep 0.01; done; exit 7");
         let output = sandbox.job(&["--grace", "500ms"], &script).output().unwrap();
         assert_eq!(output.status.code(), Some(7), "the code is the command's");
         assert!(err(&output).contains("left processes behind"), "{}", err(&output));
@@ -30,8 +30,7 @@ fn what_is_left_in_the_group_is_told_to_stop_and_then_killed() {
 #[test]
 fn a_daemon_that_left_the_group_does_not_outlive_the_lock() {
     let sandbox = Sandbox::new();
-    let script =
-        "setsid sh -c 'echo $$ > daemon; exec sleep 600' & while [ ! -e daemon ]; do sleep 0.01; done";
+    let script = "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & while [ ! -s daemon ]; do sleep 0.01; done";
     let output = sandbox.job(&["--grace", "500ms"], script).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(!is_running(sandbox.pid_of("daemon")));
