@@ -292,6 +292,11 @@ impl<'a> Acquisition<'a> {
         let trouble = self.trouble.take_if(|trouble| now >= trouble.since.after(timeout))?;
         let words =
             format_args!("{}: no usable answer from the store for {timeout:?}", self.name).to_string();
+        if trouble.error.kind() == ErrorKind::Unavailable && self.unanswered_until.is_some() {
+            // The last request was not executed; an earlier one may have been.
+            let message = format!("{words}, and an earlier request got no reply: {}", trouble.error);
+            return Some(Error::new(ErrorKind::Unknown, message).with_source(trouble.error));
+        }
         Some(trouble.error.context(words))
     }
 
@@ -392,7 +397,8 @@ impl<'a> Acquisition<'a> {
         if let (true, Some(on_waiting)) = (news, on_waiting) {
             on_waiting(&held);
         }
-        if news && held.place.is_some_and(|place| !place.pushed) && self.engine.store.capabilities().push {
+        let polls = |held: &Held| held.place.is_some_and(|place| !place.pushed);
+        if polls(&held) && !self.last_held.as_ref().is_some_and(polls) {
             observe::polling_fallback();
         }
         self.last_held = Some(held);

@@ -88,7 +88,7 @@ pub(crate) fn asked_again(reason: &'static str) {
     counter!("leasehold_asked_again_total", "reason" => reason).increment(1);
 }
 
-/// A waiter is queued without a channel on a store that has channels, so it polls.
+/// A waiter is queued without a channel, so it polls.
 pub(crate) fn polling_fallback() {
     counter!("leasehold_polling_fallbacks_total").increment(1);
 }
