@@ -13,6 +13,7 @@ mod support;
 
 mod budget;
 mod cancellation;
+mod cases;
 mod clocks;
 mod holds;
 mod loss;
