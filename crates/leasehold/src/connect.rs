@@ -147,7 +147,11 @@ impl ClientBuilder {
         }
         let mut settings = self.settings;
         settings.label = settings.label.or_else(|| config.label().cloned());
-        start(settings, move || redis(config.clone())).await
+        let server = config.describe();
+        let client = start(settings, move || redis(config.clone())).await;
+        // A server that gave no answer at all did not get to say which one it is.
+        client
+            .map_err(|error| if error.to_string().contains(&server) { error } else { error.context(server) })
     }
 }
 
@@ -194,9 +198,10 @@ fn sqlite(path: std::path::PathBuf, options: leasehold_sqlite::SqliteOptions) ->
 }
 
 fn unknown(url: &str) -> Error {
-    // A URL may hold a password: only its scheme is repeated.
-    let scheme: String =
-        url.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '+').take(20).collect();
+    // A URL may hold a password: only its scheme is repeated, if it has one.
+    let is_scheme =
+        |text: &&str| text.len() <= 20 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme).filter(is_scheme).unwrap_or_default();
     let mut known = vec!["memory:"];
     if cfg!(feature = "redis") {
         known.insert(0, "redis://HOST/");
@@ -213,7 +218,8 @@ mod tests {
 
     #[tokio::test]
     async fn trap_57_there_is_no_store_by_default() {
-        for url in ["", "nonsense", "http://user:secret@host/", "sqlite:"] {
+        for url in ["", "nonsense", "http://user:secret@host/", "sqlite:", "secret@host:6379", ":secret@host"]
+        {
             let error = Client::connect(url).await.unwrap_err();
             assert_eq!(error.kind(), leasehold_core::ErrorKind::Config, "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");

@@ -65,9 +65,11 @@ local holder = redis.call('GET', KEYS[1])
 
 if holder == token then --[[rule:same-owner-on-retry]]
 --[[without:same-owner-on-retry]]-- if false then
+  -- Before minting: a full server lets a script that has written something write on, and a lease that was handed
+  -- over to a waiter who polls would otherwise end before its waiter learns of it.
+  if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
   local fence = mint()
   if not fence then return fence_error() end
-  if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
   if entry ~= '' then
     local was_head = has_first_entry(5)
     leave_queue()

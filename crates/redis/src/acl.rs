@@ -41,10 +41,11 @@ const COMMANDS: [&str; 22] = [
 /// assert!(rules.starts_with("resetkeys ~lock:* resetchannels &lock:* -@all +select "));
 /// ```
 pub fn smallest_acl(namespace: &Namespace) -> String {
-    let pattern = glob(namespace.as_str());
+    // Patterns of users cannot have spaces.
+    let pattern = glob(namespace.as_str()).replace(' ', "?");
     let quoted = |sigil: char| {
         let rule = format!("{sigil}{pattern}");
-        if rule.contains([' ', '"', '\'', '\\']) {
+        if rule.contains(['"', '\'', '\\']) {
             format!("\"{}\"", rule.replace('\\', "\\\\").replace('"', "\\\""))
         } else {
             rule
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn namespaces_with_glob_characters_are_escaped_and_quoted() {
         let line = smallest_acl(&Namespace::new("a*b c").unwrap());
-        assert!(line.contains("\"~a\\\\*b c*\""), "{line}");
+        assert!(line.contains("\"~a\\\\*b?c*\""), "{line}");
         assert!(smallest_acl(&Namespace::new("").unwrap()).contains("resetkeys ~* "));
     }
 }

@@ -94,6 +94,8 @@ impl Refusal {
         self.code == "NOPERM"
             || (self.code == "ERR" && self.text.contains("ACL failure"))
             || (self.code == "ERR" && self.text.contains("can't run this command"))
+            // redis-rs words a refused SELECT anew.
+            || (self.code == "ERR" && self.text.contains("no permissions to run"))
     }
 
     /// This node is no primary, or not the one it was: another connection may find the right one.
@@ -247,6 +249,7 @@ mod tests {
         for code in ["MOVED", "CROSSSLOT", "CLUSTERDOWN"] {
             assert_eq!(kind(code, "…"), ErrorKind::Config, "{code}");
         }
+        assert_eq!(kind("ERR", "User app has no permissions to run the 'select' command"), ErrorKind::Denied);
         assert_eq!(kind("BADFENCE", "…"), ErrorKind::Foreign);
     }
 

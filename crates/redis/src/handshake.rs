@@ -228,7 +228,11 @@ async fn subscribe(link: &mut MultiplexedConnection, channel: &str, shared: &Sha
             // Redis 8 refuses it when it is full; releases and renewals work, so the connection must.
             Some(refusal) if refusal.code == "OOM" => {
                 let refused = refusal.shown();
-                tracing::warn!(store = shared.config.describe(), refused, "waiters poll until the next connection");
+                tracing::warn!(
+                    store = shared.config.describe(),
+                    refused,
+                    "waiters poll until the next connection"
+                );
                 Ok(false)
             }
             Some(refusal) => Err(refusal.into_error()),

@@ -41,15 +41,17 @@ fn advice(error: &std::io::Error) -> &'static str {
         return "is this its TLS port?";
     };
     match error {
-        TlsError::InvalidCertificate(
-            CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        ) => "its certificate has to be renewed, or this machine's clock is wrong",
+        TlsError::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "its certificate has to be renewed, or this machine's clock is wrong"
+        }
         TlsError::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "connect by a name that its certificate has",
         TlsError::InvalidCertificate(_) => "does ca=… name the authority that signed its certificate?",
         TlsError::InvalidMessage(_) => "it speaks no TLS there: is this its TLS port?",
-        TlsError::AlertReceived(_) => "it refuses what this client offers: are cert=… and key=… those it wants?",
+        TlsError::AlertReceived(_) => {
+            "it refuses what this client offers: are cert=… and key=… those it wants?"
+        }
         _ => "is this its TLS port?",
     }
 }

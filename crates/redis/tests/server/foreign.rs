@@ -4,7 +4,7 @@ use leasehold_core::ErrorKind;
 use leasehold_core::store::Store;
 use leasehold_testkit::servers::{RedisServer, ServerKind, for_each_server};
 
-use crate::support::{Process, name, owner, run};
+use crate::support::{Process, name, owner, run, until};
 
 #[test]
 fn trap_46_the_error_says_what_the_key_holds_and_who_wrote_it() {
@@ -64,5 +64,22 @@ fn helper_keys_and_foreign_types_are_not_listed() {
         assert!(!listing.more);
         let first = process.store.list("", 1).await.unwrap();
         assert!(first.more && first.entries[0].name == job);
+    });
+}
+
+#[test]
+fn inspection_leaves_out_waiters_whose_process_is_gone() {
+    for_each_server("inspection_leaves_out_waiters_whose_process_is_gone", |server| {
+        run(async {
+            let (live, dead) = (Process::start(&server.url()).await, Process::start(&server.url()).await);
+            let (job, holder) = (name("job"), owner("holder"));
+            live.take(&job, &holder).await;
+            dead.queue(&job, &owner("dead")).await;
+            live.queue(&job, &owner("live")).await;
+            let waiters = async || live.store.inspect(&job).await.unwrap().unwrap().waiters;
+            assert_eq!(waiters().await, ["dead", "live"]);
+            dead.store.close().await;
+            until("left out", async || waiters().await == ["live"]).await;
+        });
     });
 }
