@@ -110,7 +110,7 @@ pub(crate) struct RunArgs {
     /// Exit with this code instead of 75 when the name is taken
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::failure::BUSY, hide_default_value = true)]
     pub(crate) busy_code: u8,
-    /// Do not say whom is waited for
+    /// Do not say who has the name while it is taken
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// What to lock, for instance order:1001

@@ -128,7 +128,9 @@ async fn acquire(lock: Lock, args: &RunArgs, signals: &mut Signals) -> Result<Tu
                 return match attempt? {
                     Attempt::Busy(busy) => {
                         let tried = if args.no_wait { String::new() } else { format!("; waited {passed}") };
-                        say(format_args!("{} is busy: {}{tried}", args.name, described(&busy)));
+                        if !args.quiet {
+                            say(format_args!("{} is busy: {}{tried}", args.name, described(&busy)));
+                        }
                         Ok(Turn::Busy(args.busy_code))
                     }
                     Attempt::Acquired(guard) => {
