@@ -124,3 +124,18 @@ impl Shared {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_closed_store_stays_closed_whatever_its_supervisor_was_about_to_say() {
+        let config = RedisConfig::from_url("redis://127.0.0.1/").unwrap();
+        let shared = Shared::new(config, Handle::current());
+        shared.close();
+        shared.went_down(ErrorKind::Denied, "a late verdict".to_owned());
+        assert!(shared.is_closed());
+        assert!(shared.live().is_err_and(|error| error.to_string().contains("closed")));
+    }
+}

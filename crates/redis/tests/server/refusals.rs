@@ -215,7 +215,12 @@ fn a_fencing_counter_that_is_no_number_is_foreign_and_stops_no_release() {
                 assert_eq!(server.cli(&["EXISTS", "lock:job"]).unwrap(), "0");
             }
             server.command(&["DEL", "lock:~fence"]).unwrap();
+            process.take(&job, &me).await;
+            waiting.queue(&job, &owner("waiter")).await;
+            server.command(&["DEL", "lock:~fence"]).unwrap();
             server.command(&["HSET", "lock:~fence", "a", "b"]).unwrap();
+            process.release(&job, &me).await.unwrap();
+            assert_eq!(server.cli(&["EXISTS", "lock:job"]).unwrap(), "0");
             let error = process.try_acquire(&name("another"), &me).await.unwrap_err();
             assert_says(&error, ErrorKind::Foreign, &["~fence"]);
             assert_eq!(server.cli(&["TYPE", "lock:~fence"]).unwrap(), "hash", "left untouched");
