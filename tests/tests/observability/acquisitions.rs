@@ -141,7 +141,7 @@ async fn ten_thousand_names_make_no_more_series_than_one() {
         if number % 100 == 0 {
             one.store.lose_next_reply(Operation::Renew);
             let waiter = wait_for(&other.client, &name);
-            pass(secs(11)).await;
+            pass(secs(15)).await;
             let _ = held.release().await.unwrap();
             drop(guard(Ok(Attempt::Acquired(waiter.await.unwrap()))));
         } else {

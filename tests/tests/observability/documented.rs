@@ -108,12 +108,8 @@ fn every_event_of_the_code_is_in_the_table_with_its_level_and_the_other_way_roun
         .filter(|row| !row[0].starts_with("level") && !row[0].starts_with("---"))
         .map(|row| (row[0].to_lowercase(), row[1].trim_end_matches(" \u{2026}").to_owned()))
         .collect();
-    let mut files = Vec::new();
-    for part in ["core", "redis", "sqlite", "leasehold"] {
-        sources(&repository().join("crates").join(part).join("src"), &mut files);
-    }
     let mut told = 0;
-    for file in files {
+    for file in sources_of_the_library() {
         let code = std::fs::read_to_string(&file).unwrap();
         for level in ["error", "warn", "info", "debug"] {
             let mut rest = code.as_str();
@@ -138,6 +134,23 @@ fn every_event_of_the_code_is_in_the_table_with_its_level_and_the_other_way_roun
     }
     assert!(told >= 15, "{told} events were found");
     assert!(documented.is_empty(), "in the table and not in the code: {documented:?}");
+}
+
+#[test]
+fn metrics_are_named_in_one_place_only() {
+    for file in sources_of_the_library() {
+        let code = std::fs::read_to_string(&file).unwrap();
+        let counts = ["counter!(", "gauge!(", "histogram!("].iter().any(|call| code.contains(call));
+        assert_eq!(counts, file.ends_with("core/src/observe.rs"), "{}", file.display());
+    }
+}
+
+fn sources_of_the_library() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for part in ["core", "redis", "sqlite", "leasehold"] {
+        sources(&repository().join("crates").join(part).join("src"), &mut files);
+    }
+    files
 }
 
 fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
