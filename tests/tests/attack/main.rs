@@ -1,0 +1,26 @@
+//! The client under attack, on real servers: connections that freeze, break and lie, encryption and rights, secrets,
+//! and the failures that users of other lock libraries met.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod cases;
+mod deadlines;
+#[cfg(target_os = "linux")]
+mod flood;
+mod logs;
+mod lost_replies;
+#[cfg(target_os = "linux")]
+mod names;
+mod outages;
+#[cfg(target_os = "linux")]
+mod process;
+#[cfg(target_os = "linux")]
+mod reconnects;
+mod refusals;
+mod rights;
+mod secrets;
+mod start;
+#[path = "../redis/support.rs"]
+#[allow(dead_code, reason = "each test binary uses its part of this module")]
+mod support;
+mod tls;
