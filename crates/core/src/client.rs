@@ -164,7 +164,9 @@ impl Client {
     /// Changes nothing, so it can be dropped at any time.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Option<Inspection>, Error> {
         let name = Name::new(name)?;
-        self.ask(Repeat::Always, || self.engine.store.inspect(&name)).await
+        self.ask(Repeat::Always, || self.engine.store.inspect(&name))
+            .await
+            .map_err(|error| error.context(&name))
     }
 
     /// The taken names that start with the prefix, at most `limit` of them.
@@ -190,6 +192,7 @@ impl Client {
         let name = Name::new(name)?;
         self.ask(Repeat::IfNotExecuted, || self.engine.store.break_lease(&name, mode, &self.engine.label))
             .await
+            .map_err(|error| error.context(&name))
     }
 
     /// Looks for settings and conditions of the store that endanger locks.
@@ -204,7 +207,10 @@ impl Client {
     }
 
     /// Ends the client: no acquisition is begun any more, and releases and clean-ups that run in the background
-    /// are waited for. Guards that are still held go on until they are released.
+    /// are waited for. Guards that are still held go on until they are released, and acquisitions that wait already
+    /// go on to their end.
+    ///
+    /// Call it before the process ends: a release that was not sent by then leaves the name taken for its TTL.
     ///
     /// # Errors
     /// `Unknown` when some were not confirmed in time; they go on in the background while the process lives.

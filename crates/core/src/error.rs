@@ -28,7 +28,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether trying again can succeed without anybody changing anything. After `Lost` that means to acquire
+    /// again: this lease does not come back.
     pub fn is_retryable(self) -> bool {
         match self {
             Self::Busy | Self::Lost(_) | Self::Unavailable | Self::NotReplicated | Self::Unknown => true,
@@ -126,7 +127,8 @@ impl Error {
         self.kind
     }
 
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether trying again can succeed without anybody changing anything. After `Lost` that means to acquire
+    /// again: this lease does not come back.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
     }

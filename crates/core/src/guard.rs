@@ -52,8 +52,9 @@ impl Lease {
         self.cell.state_at(self.engine.now())
     }
 
-    /// How long the lease certainly lasts from now on if it is not renewed; zero once it is lost. The clock
-    /// counts time in suspend, which [`std::time::Instant`] does not on Linux.
+    /// How long the lease certainly lasts in the store from now on if it is not renewed; zero once it is lost.
+    /// The holder is told of a loss a margin before (see [`Lease::lost`]), and with `max_hold` perhaps long
+    /// before. The clock counts time in suspend, which [`std::time::Instant`] does not on Linux.
     pub fn remaining(&self) -> Duration {
         let now = self.engine.now();
         match self.cell.state_at(now) {
@@ -124,11 +125,15 @@ pub enum Released {
 /// Owns a held lease: renews it in the background and gives it back when it is released or dropped.
 ///
 /// A guard belongs to no thread and no task. Dropping it releases in the background, never blocks and never
-/// panics; [`Guard::release`] also tells whether the lease was held to the end.
+/// panics; [`Guard::release`] also tells whether the lease was held to the end. A program that ends right after
+/// a drop should call [`crate::Client::close`], which waits for the release.
 ///
 /// # What it does not guarantee
 /// A lease ends by itself. If this process stops for longer than the TTL, another holder follows while this one
-/// does not know yet. Pass [`Lease::fencing_token`] to the place you write to, and let it refuse older tokens.
+/// does not know yet. In a virtual machine that is frozen, moved or restored from a snapshot every clock may have
+/// stood still, so not even the deadline is noticed. A guard that is leaked ([`std::mem::forget`]) is renewed while
+/// the process lives, or until `max_hold`. Pass [`Lease::fencing_token`] to the place you write to, and let it
+/// refuse older tokens.
 #[must_use = "dropping the guard releases the name"]
 pub struct Guard {
     lease: Lease,

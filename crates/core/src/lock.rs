@@ -23,6 +23,8 @@ use crate::store::{Held, Holder};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
+    /// The name that was asked for.
+    pub name: Name,
     /// The holder as it calls itself, never its token; `None` when it is not known (it waits in this process,
     /// or the holder is not a Leasehold client).
     pub holder: Option<String>,
@@ -31,18 +33,18 @@ pub struct Busy {
 }
 
 impl Busy {
-    fn of(held: Option<Held>) -> Self {
+    fn of(name: &Name, held: Option<Held>) -> Self {
         let holder = held.as_ref().and_then(|held| match &held.holder {
             Holder::HandedOver => None,
             other => Some(other.to_string()),
         });
-        Self { holder, remaining: held.and_then(|held| held.remaining) }
+        Self { name: name.clone(), holder, remaining: held.and_then(|held| held.remaining) }
     }
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "held by {}", self.holder.as_deref().unwrap_or("another holder"))?;
+        write!(f, "{} is held by {}", self.name, self.holder.as_deref().unwrap_or("another holder"))?;
         match self.remaining {
             Some(remaining) => write!(f, " for another {remaining:.1?} unless renewed"),
             None => Ok(()),
@@ -160,8 +162,11 @@ impl Lock {
         self
     }
 
-    /// Wait at most this long for a name that is taken. The budget runs from the first poll and covers
-    /// everything; without it there is no waiting.
+    /// Wait at most this long for a name that is taken. The budget runs from the first poll and covers all
+    /// waiting for other holders; without it there is no waiting.
+    ///
+    /// It says nothing of a store that does not answer: that one has `store_timeout` (10 s by default, see the
+    /// client's builder) before the call ends with `Unavailable`, however short the wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = if wait.is_zero() { Wait::No } else { Wait::For(wait) };
         self
@@ -189,6 +194,10 @@ impl Lock {
 
     /// Resume the lease of this owner, for instance in another process. The grant carries a new fencing token,
     /// which fences the previous process out.
+    ///
+    /// There is one lease, and both processes own it: when one of them releases it or drops its guard, the name
+    /// is free, and the other believes that it holds it until its next renewal. So the previous one must have
+    /// stopped, or its writes must be checked by fencing token.
     pub fn owner(mut self, owner: OwnerToken) -> Self {
         self.options.owner = Some(owner);
         self
@@ -203,7 +212,8 @@ impl Lock {
     /// Call this when the acquisition begins to wait, and whenever the holder it waits for changes. It must
     /// not block.
     pub fn on_waiting(mut self, report: impl Fn(&Busy) + Send + Sync + 'static) -> Self {
-        self.on_waiting = Some(Arc::new(move |held| report(&Busy::of(Some(held.clone())))));
+        let name = self.name.clone();
+        self.on_waiting = Some(Arc::new(move |held| report(&Busy::of(&name, Some(held.clone())))));
         self
     }
 
@@ -216,6 +226,9 @@ impl Lock {
     ///
     /// Guarantees: while the guard's state is not lost, no other client of the store holds the name, as long as
     /// clocks run apart by less than 1 % and the store loses no data. Fencing tokens grow from grant to grant.
+    ///
+    /// A lock is not reentrant: whoever holds the name and acquires it again, in the same task too, is told
+    /// `Busy`, or with [`Lock::wait_forever`] waits for itself.
     ///
     /// # Errors
     /// `Config` for options outside their limits, `Unavailable` when the store gave no usable answer for
@@ -231,7 +244,7 @@ impl Lock {
             Outcome::Acquired(cell) => {
                 Attempt::Acquired(Guard::new(Arc::clone(&self.engine), cell, options.min_hold))
             }
-            Outcome::Busy(held) => Attempt::Busy(Busy::of(held)),
+            Outcome::Busy(held) => Attempt::Busy(Busy::of(&self.name, held)),
         })
     }
 

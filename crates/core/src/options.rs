@@ -6,17 +6,17 @@ use crate::error::Error;
 use crate::mutation::{Rule, on};
 use crate::owner::OwnerToken;
 
-/// The shortest TTL: a few round trips to a store in the same data centre.
+/// The shortest TTL, 10 ms: a few round trips to a store in the same data centre.
 pub const MIN_TTL: Duration = Duration::from_millis(10);
-/// The longest TTL; longer work is renewed.
+/// The longest TTL, 24 h; longer work is renewed.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Long enough to survive a garbage collection or a short failover, short enough to wait for after a crash.
+/// 30 s: long enough to survive a garbage collection or a short failover, short enough to wait for after a crash.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-/// How long the store may be unreachable before `Unavailable`.
+/// How long the store may be unreachable before `Unavailable`: 10 s.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one command may take before its reply counts as lost.
+/// How long one command may take before its reply counts as lost: 1 s.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest `max_hold`.
+/// The longest `max_hold`, 365 days.
 pub const MAX_HOLD_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// How long to wait for a name that is taken.

@@ -60,8 +60,14 @@ impl Client {
     /// # }
     /// ```
     ///
+    /// Renewal runs on that runtime too, so a test that blocks its thread for longer than the TTL loses the
+    /// lease; [`Client::connect`] with `memory:` has a thread and real time of its own.
+    ///
     /// # Errors
     /// `Unavailable` when the operating system gives no random bits.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
     pub async fn in_memory() -> Result<Self, Error> {
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::start());
         let settings = ClientSettings {

@@ -1,6 +1,6 @@
 //! Resuming a lease by its owner token, in another process or the same.
 
-use leasehold_core::{ErrorKind, LeaseState, OwnerToken, Released};
+use leasehold_core::{ErrorKind, LeaseState, LostCause, OwnerToken, Released};
 
 use crate::support::{World, acquired, assert_about, busy, free, millis, pass, secs, waiting};
 
@@ -21,6 +21,26 @@ async fn a_resumed_lease_has_a_new_fencing_token_that_fences_the_old_process_out
     first.lost().await;
     assert!(matches!(first.state(), LeaseState::Lost(_)));
     assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_lease_ends_for_both_when_the_first_process_gives_it_back() {
+    let world = World::new();
+    let (a, b) = (world.process("a").await, world.process("b").await);
+    let first = a.take("job", secs(30)).await;
+    let second = acquired(b.lock("job").owner(first.owner_token().clone()).try_acquire().await);
+    free(first).await;
+    assert_eq!(second.lost().await, LostCause::Missing);
+    assert_eq!(second.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_not_reentrant() {
+    let world = World::new();
+    let a = world.process("a").await;
+    let guard = a.take("job", secs(30)).await;
+    assert_eq!(busy(a.lock("job").try_acquire().await).holder.as_deref(), Some("a"));
+    free(guard).await;
 }
 
 #[tokio::test(start_paused = true)]

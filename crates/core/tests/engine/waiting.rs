@@ -28,6 +28,7 @@ async fn busy_names_the_holder_by_label_and_says_how_long_its_lease_lasts() {
     let seen = busy(b.lock("job").try_acquire().await);
     assert_eq!(seen.holder.as_deref(), Some("web-1"));
     assert_about(seen.remaining.unwrap(), secs(25));
+    assert!(seen.to_string().starts_with("job is held by web-1 for another "), "{seen}");
     let secret = guard.owner_token().expose().split('@').next().unwrap();
     assert!(!format!("{seen:?} {seen}").contains(secret), "the token is not shown");
     assert_eq!(b.releases(), 0, "one that does not wait leaves nothing to withdraw");
