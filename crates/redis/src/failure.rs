@@ -1,6 +1,6 @@
 //! What can go wrong between a request and its reply, and how users are told. Retries nothing.
 
-use leasehold_core::{Error, ErrorKind, Name};
+use leasehold_core::{Error, ErrorKind};
 use redis::RedisError;
 
 use crate::reply::BadReply;
@@ -222,11 +222,6 @@ impl Failure {
             _ => None,
         }
     }
-}
-
-/// Says which name an error is about.
-pub(crate) fn about(name: &Name) -> impl Fn(Failure) -> Error + '_ {
-    move |failure| failure.into_error().context(format_args!("{name:?}"))
 }
 
 #[cfg(test)]

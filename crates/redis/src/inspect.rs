@@ -6,7 +6,7 @@ use leasehold_core::store::{Inspection, Listing};
 use leasehold_core::{Error, Name};
 use redis::{Cmd, Pipeline, Value};
 
-use crate::failure::{Failure, Refusal, about};
+use crate::failure::{Failure, Refusal};
 use crate::foreign;
 use crate::handshake::command;
 use crate::questions::Questions;
@@ -31,21 +31,19 @@ pub(crate) async fn inspect(
 ) -> Result<Option<Inspection>, Error> {
     let mut asked = redis::pipe();
     ask_about(shared, name, &mut asked);
-    let replies = questions.ask_all(&asked).await.map_err(about(name))?;
+    let replies = questions.ask_all(&asked).await.map_err(Failure::into_error)?;
     let mut seen = match read(shared, name, &replies) {
         Ok(seen) => seen,
         Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {
             let keys = shared.config.keys.of(name);
-            let kind = questions.ask(command(&["TYPE", &keys.lock])).await.map_err(about(name))?;
+            let kind = questions.ask(command(&["TYPE", &keys.lock])).await.map_err(Failure::into_error)?;
             let kind = reply::text(&kind).unwrap_or("value of another type").to_owned();
-            return Err(
-                foreign::error(&keys.lock, &kind, "another program").context(format_args!("{name:?}"))
-            );
+            return Err(foreign::error(&keys.lock, &kind, "another program"));
         }
-        Err(failure) => return Err(about(name)(failure)),
+        Err(failure) => return Err(failure.into_error()),
     };
     if let Some((_, entries)) = &mut seen {
-        only_live(shared, questions, entries).await.map_err(about(name))?;
+        only_live(shared, questions, entries).await.map_err(Failure::into_error)?;
     }
     Ok(seen
         .map(|(inspection, entries)| with_waiters(inspection, &entries))
@@ -74,7 +72,7 @@ pub(crate) async fn list(
                 }
                 Ok(_) => {}
                 Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {}
-                Err(failure) => return Err(about(name)(failure)),
+                Err(failure) => return Err(failure.into_error().context(name)),
             }
         }
     }

@@ -12,7 +12,7 @@ use leasehold_core::{Clock, Error, ErrorKind, FencingToken, KeyValue, Label, Los
 use redis::{Cmd, Value};
 
 use crate::connection::{Answered, Connection};
-use crate::failure::{Failure, Refusal, about};
+use crate::failure::{Failure, Refusal};
 use crate::foreign;
 use crate::keys::NameKeys;
 use crate::reply;
@@ -54,7 +54,7 @@ pub(crate) async fn acquire(
             Ok(Round::Done(reply)) => return Ok(reply),
             Ok(Round::Again(_)) if SystemClock.now() > request.not_after => break,
             Ok(Round::Again(kept)) => ticket = kept,
-            Err(failure) => return Err(explain(shared, connection, request.name, &keys, failure).await),
+            Err(failure) => return Err(explain(shared, connection, &keys, failure).await),
         }
     }
     Err(Error::new(
@@ -215,7 +215,7 @@ pub(crate) async fn release(
             shared.waiters.released(request.owner, SystemClock.now());
             Ok(ReleaseReply::NotHeld)
         }
-        Err(failure) => Err(explain(shared, connection, request.name, &keys, failure).await),
+        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
     }
 }
 
@@ -259,11 +259,7 @@ async fn renew_batch(
             Err(failure) => return fail_all(requests, failure),
         }
     }
-    let mut replies: Vec<_> = requests
-        .iter()
-        .zip(&values)
-        .map(|(request, value)| read_renewal(connection, &request.name, value))
-        .collect();
+    let mut replies: Vec<_> = values.iter().map(|value| read_renewal(connection, value)).collect();
     if !on(Rule::IsolateRenewals) && replies.iter().any(Result::is_err) {
         replies = requests.iter().map(|_| Err(Failure::BadReply.into_error())).collect();
     }
@@ -294,25 +290,22 @@ async fn call_together(
 pub(crate) fn fail_all(requests: &[RenewRequest], failure: Failure) -> Vec<Result<RenewReply, Error>> {
     let error = failure.into_error();
     let (kind, message) = (error.kind(), error.to_string());
-    requests
-        .iter()
-        .map(|request| Err(Error::new(kind, message.clone()).context(format_args!("{:?}", request.name))))
-        .collect()
+    requests.iter().map(|_| Err(Error::new(kind, message.clone()))).collect()
 }
 
-fn read_renewal(connection: &Connection, name: &Name, value: &Value) -> Result<RenewReply, Error> {
+fn read_renewal(connection: &Connection, value: &Value) -> Result<RenewReply, Error> {
     if let Some(refusal) = Refusal::in_value(value) {
         // The lock key is no string: somebody else has it.
         if refusal.code == "WRONGTYPE" {
             return Ok(RenewReply::NotHeld(LostCause::Taken));
         }
         leave_if_no_primary(connection, &refusal);
-        return Err(about(name)(Failure::Refused(refusal)));
+        return Err(Failure::Refused(refusal).into_error());
     }
     if let Value::Int(1) = value {
         return Ok(RenewReply::Renewed);
     }
-    let holder = reply::bytes(value).map_err(|bad| about(name)(bad.into()))?;
+    let holder = reply::bytes(value).map_err(|bad| Failure::from(bad).into_error())?;
     Ok(RenewReply::NotHeld(loss_of(holder)))
 }
 
@@ -355,7 +348,7 @@ pub(crate) async fn break_lease(
     };
     match connection.call_script(script, &call).await.and_then(read) {
         Ok(reply) => Ok(reply),
-        Err(failure) => Err(explain(shared, connection, name, &keys, failure).await),
+        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
     }
 }
 
@@ -373,28 +366,21 @@ pub(crate) fn holder_of(value: &[u8]) -> Holder {
 }
 
 /// The error for users; looks at the keys where that tells more.
-async fn explain(
-    shared: &Shared,
-    connection: &Connection,
-    name: &Name,
-    keys: &NameKeys,
-    failure: Failure,
-) -> Error {
+async fn explain(shared: &Shared, connection: &Connection, keys: &NameKeys, failure: Failure) -> Error {
     if let Failure::Refused(refusal) = &failure {
         leave_if_no_primary(connection, refusal);
         if refusal.is_denied()
             && let Some(error) = rights::name_what_is_denied(connection, shared).await
         {
-            return error.context(format_args!("{name:?}"));
+            return error;
         }
         if refusal.code == "WRONGTYPE" {
             return foreign::describe(connection, keys, shared.config.keys.fence())
                 .await
-                .unwrap_or_else(Failure::into_error)
-                .context(format_args!("{name:?}"));
+                .unwrap_or_else(Failure::into_error);
         }
     }
-    about(name)(failure)
+    failure.into_error()
 }
 
 /// A node that is no primary any more is left, so that the right one is found.

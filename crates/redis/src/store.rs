@@ -108,7 +108,7 @@ impl RedisStore {
             Rights::Scripts { .. } => scripted::break_lease(&self.shared, &connection, name, mode, by).await,
             Rights::Commands(dialect) => {
                 let key = self.shared.config.namespace().key(name);
-                unscripted::break_lease(&connection, dialect, &key, name, mode, by).await
+                unscripted::break_lease(&connection, dialect, &key, mode, by).await
             }
         }
     }

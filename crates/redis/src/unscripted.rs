@@ -5,11 +5,11 @@ use leasehold_core::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Held, Holder, ReleaseReply, ReleaseRequest,
     RenewReply, RenewRequest,
 };
-use leasehold_core::{Clock, Error, ErrorKind, FencingToken, KeyValue, Label, LostCause, Name, SystemClock};
+use leasehold_core::{Clock, Error, ErrorKind, FencingToken, KeyValue, Label, LostCause, SystemClock};
 use redis::{Cmd, Value};
 
 use crate::connection::Connection;
-use crate::failure::{Failure, Refusal, about};
+use crate::failure::{Failure, Refusal};
 use crate::foreign;
 use crate::handshake::command;
 use crate::keys::Keys;
@@ -137,7 +137,7 @@ pub(crate) async fn acquire(
                 break;
             }
             Ok(Err(None)) => {}
-            Err(failure) => return Err(explain(connection, request.name, &key, failure).await),
+            Err(failure) => return Err(explain(connection, &key, failure).await),
         }
     }
     Ok(AcquireReply::Held(last))
@@ -190,7 +190,7 @@ pub(crate) async fn release(
         Ok(false) => Ok(ReleaseReply::NotHeld),
         // The key is no string, so it is not this owner's lease.
         Err(failure) if failure.code() == Some("WRONGTYPE") => Ok(ReleaseReply::NotHeld),
-        Err(failure) => Err(about(request.name)(failure)),
+        Err(failure) => Err(failure.into_error()),
     }
 }
 
@@ -242,10 +242,9 @@ pub(crate) async fn renew(
             Err(failure) => return fail_all(requests, failure),
         }
     }
-    requests
-        .iter()
-        .zip(replies)
-        .map(|(request, reply)| reply.unwrap_or_else(|| read_set(set.next())).map_err(about(&request.name)))
+    replies
+        .into_iter()
+        .map(|reply| reply.unwrap_or_else(|| read_set(set.next())).map_err(Failure::into_error))
         .collect()
 }
 
@@ -263,7 +262,6 @@ pub(crate) async fn break_lease(
     connection: &Connection,
     dialect: Dialect,
     key: &str,
-    name: &Name,
     mode: BreakMode,
     by: &Label,
 ) -> Result<BreakReply, Error> {
@@ -271,7 +269,7 @@ pub(crate) async fn break_lease(
         match break_once(connection, dialect, key, mode, by).await {
             Ok(Some(reply)) => return Ok(reply),
             Ok(None) => {}
-            Err(failure) => return Err(explain(connection, name, key, failure).await),
+            Err(failure) => return Err(explain(connection, key, failure).await),
         }
     }
     Ok(BreakReply::Free)
@@ -302,13 +300,10 @@ async fn break_once(
     }))
 }
 
-async fn explain(connection: &Connection, name: &Name, key: &str, failure: Failure) -> Error {
+async fn explain(connection: &Connection, key: &str, failure: Failure) -> Error {
     if failure.code() == Some("WRONGTYPE") {
         let keys = crate::keys::NameKeys { lock: key.to_owned(), queue: String::new() };
-        return foreign::describe(connection, &keys, "")
-            .await
-            .unwrap_or_else(Failure::into_error)
-            .context(format_args!("{name:?}"));
+        return foreign::describe(connection, &keys, "").await.unwrap_or_else(Failure::into_error);
     }
-    about(name)(failure)
+    failure.into_error()
 }

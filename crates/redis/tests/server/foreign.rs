@@ -1,7 +1,9 @@
 //! Keys that hold something else: what users are told about it.
 
-use leasehold_core::ErrorKind;
-use leasehold_core::store::Store;
+use std::sync::Arc;
+
+use leasehold_core::store::{BreakMode, Store};
+use leasehold_core::{Client, ClientSettings, ErrorKind};
 use leasehold_testkit::servers::{RedisServer, ServerKind, for_each_server};
 
 use crate::support::{Process, name, owner, run, until};
@@ -81,5 +83,26 @@ fn inspection_leaves_out_waiters_whose_process_is_gone() {
             dead.store.close().await;
             until("left out", async || waiters().await == ["live"]).await;
         });
+    });
+}
+
+#[test]
+fn an_error_names_the_lock_once_and_as_it_was_written() {
+    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    run(async {
+        let url = server.url();
+        let connect = move || {
+            let url = url.clone();
+            async move { Ok(Arc::new(crate::support::connect(&url).await?) as Arc<dyn Store>) }
+        };
+        let client = Client::start(ClientSettings::default(), connect).await.unwrap();
+        server.command(&["LPUSH", "lock:order:1001", "a"]).unwrap();
+        let acquired = client.lock("order:1001").unwrap().try_acquire().await.unwrap_err();
+        let inspected = client.inspect("order:1001").await.unwrap_err();
+        let broken = client.break_lease("order:1001", BreakMode::Now).await.unwrap_err();
+        for said in [acquired, inspected, broken].map(|error| error.to_string()) {
+            assert!(said.starts_with("order:1001: the key "), "{said}");
+            assert_eq!(said.matches("order:1001").count(), 2, "the name and the key: {said}");
+        }
     });
 }
