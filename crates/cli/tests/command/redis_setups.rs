@@ -165,6 +165,36 @@ fn trap_45_f142_the_line_that_doctor_acl_prints_is_enough_for_every_command() {
     });
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn trap_44_no_process_of_a_run_shows_the_password_and_no_listing_an_owner_token() {
+    let server = RedisServer::builder(ServerKind::default()).password("hush/word").start().unwrap();
+    let sandbox = Sandbox::with_store(&server.url());
+    let script = "cat /proc/$PPID/cmdline > wrapper; echo $LEASEHOLD_OWNER_TOKEN > token; exec sleep 600";
+    let holder = Running::start(&mut sandbox.job(&[], script));
+    let token = sandbox.line_of("token");
+    let secret = token.split('@').next().unwrap();
+    assert!(secret.len() > 20, "{token}");
+    let wrapper = std::fs::read_to_string(sandbox.path("wrapper")).unwrap();
+    assert!(wrapper.contains("run") && !wrapper.contains("hush"), "{wrapper}");
+    let mut looked_at = 0;
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(stat) = std::fs::read_to_string(process.path().join("stat")) else { continue };
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        if parent == Some(holder.pid().to_string().as_str()) {
+            looked_at += 1;
+            let arguments = std::fs::read_to_string(process.path().join("cmdline")).unwrap();
+            assert!(!arguments.contains("hush") && !arguments.contains(secret), "{arguments}");
+        }
+    }
+    assert!(looked_at >= 2, "the command and its watchdog: {looked_at}");
+    for args in [&["ls"][..], &["ls", "--json"], &["show", "job"], &["show", "job", "--json"], &["doctor"]] {
+        let output = sandbox.output(args);
+        let said = out(&output) + &err(&output);
+        assert!(!said.contains("hush") && !said.contains(secret), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn f127_short_commands_follow_each_other_without_a_pause() {
     for_each_server("f127_short_commands_follow_each_other_without_a_pause", |server| {
