@@ -30,9 +30,9 @@ const FIRST_ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// Waiters behind it ask again within this range, in case messages or their queue entry were lost.
 const BEHIND_ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 /// Everybody before a waiter may have died together with the holder, with the machine of all of them: it asks
-/// this long after the end of the lease, times its place. So waiters come one after the other, and a long queue
-/// asks no more often than a short one.
-const AFTER_DEATHS: Duration = Duration::from_secs(1);
+/// this long after the end of the lease, times the number of binary digits of its place. So those behind come
+/// within seconds however many died, not all at once, and a long queue asks hardly more often than a short one.
+const AFTER_DEATHS: Duration = Duration::from_millis(500);
 /// A holder that is not Leasehold tells nobody when it releases: the first waiter polls, at first this often …
 const FOREIGN_POLL_FIRST: Duration = Duration::from_millis(50);
 /// … backing off to this.
@@ -423,8 +423,9 @@ impl<'a> Acquisition<'a> {
             // The store could not finish serving the queue in one step.
             Some(Duration::ZERO) => AFTER_EXPIRY,
             Some(remaining) if on(Rule::PollAtExpiry) => {
-                let ahead = place.map_or(0, |place| place.ahead);
-                let after = if first { AFTER_EXPIRY } else { AFTER_DEATHS.saturating_mul(ahead) };
+                let digits = u32::BITS - place.map_or(0, |place| place.ahead).leading_zeros();
+                let most = AFTER_DEATHS * digits;
+                let after = if first { AFTER_EXPIRY } else { self.engine.jitter(most * 3 / 4, most) };
                 pause.min(remaining.saturating_add(after))
             }
             _ => pause,
