@@ -2,6 +2,7 @@
 //! output, and a long listing would hold up others. Opened when it is first needed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind};
@@ -20,6 +21,8 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Questions {
     shared: Arc<Shared>,
     open: Mutex<Option<Open>>,
+    /// A question was dropped before its answer came: the connection may be dead, and nobody would notice.
+    suspect: AtomicBool,
 }
 
 struct Open {
@@ -29,7 +32,7 @@ struct Open {
 
 impl Questions {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, open: Mutex::new(None) }
+        Self { shared, open: Mutex::new(None), suspect: AtomicBool::new(false) }
     }
 
     /// Asks one question.
@@ -46,13 +49,17 @@ impl Questions {
     /// Asks questions together; a reply can be an error of its own.
     pub(crate) async fn ask_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let mut link = self.link().await.map_err(Failure::NotSent)?;
+        let unanswered = Unanswered(&self.suspect);
         let asked = link.send_packed_commands(commands, 0, commands.len());
         let limited = {
             let _inside = self.shared.handle.enter();
             tokio::time::timeout(QUESTION_TIMEOUT, asked)
         };
         match limited.await {
-            Ok(Ok(replies)) => Ok(replies),
+            Ok(Ok(replies)) => {
+                unanswered.answered();
+                Ok(replies)
+            }
             Ok(Err(error)) => {
                 self.close().await;
                 Err(lost(&error.to_string()))
@@ -73,6 +80,9 @@ impl Questions {
             return Err(Error::new(ErrorKind::Unavailable, self.shared.at_server("the store was closed")));
         }
         let mut open = self.open.lock().await;
+        if self.suspect.swap(false, Ordering::AcqRel) {
+            *open = None;
+        }
         if let Some(open) = &*open
             && !open.driver.has_ended()
         {
@@ -94,6 +104,21 @@ impl Questions {
             .map_err(|error: Error| error.context(self.shared.config.describe()))?;
         *open = Some(Open { link: link.clone(), driver });
         Ok(link)
+    }
+}
+
+/// Marks the connection as suspect unless the answer comes, also when the question is dropped.
+struct Unanswered<'a>(&'a AtomicBool);
+
+impl Unanswered<'_> {
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

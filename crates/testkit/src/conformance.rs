@@ -1,5 +1,5 @@
 //! The suite every store passes: one function per behaviour that the contract of
-//! [`Store`](leasehold_core::Store) promises, against real connections of a store.
+//! [`Store`] promises, against real connections of a store.
 //!
 //! A store's crate implements [`Fixture`] and calls [`conformance_tests!`](crate::conformance_tests); that makes
 //! one test of each behaviour. What a store or a fixture cannot do is skipped, printed and counted.

@@ -43,6 +43,21 @@ fn a_lost_connection_is_made_anew_and_the_engine_is_told() {
 }
 
 #[test]
+fn a_question_that_was_given_up_leaves_no_dead_connection_behind() {
+    let (server, proxy) = start();
+    run(async {
+        let process = Process::start(&server.url_through(&proxy)).await;
+        let job = name("job");
+        process.store.inspect(&job).await.unwrap();
+        proxy.half_open();
+        assert!(tokio::time::timeout(Duration::from_millis(300), process.store.inspect(&job)).await.is_err());
+        proxy.heal();
+        let again = tokio::time::timeout(Duration::from_secs(3), process.store.inspect(&job)).await;
+        assert_eq!(again.expect("the dead connection is still used").unwrap(), None);
+    });
+}
+
+#[test]
 fn requests_while_the_server_is_down_are_certainly_not_executed() {
     let (server, proxy) = start();
     run(async {
