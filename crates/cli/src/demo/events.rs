@@ -2,13 +2,12 @@
 //! about an event is not decided here.
 
 use std::collections::HashSet;
-use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use leasehold::Name;
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
@@ -19,22 +18,10 @@ const MOST_EVENTS: usize = 20_000;
 /// A file that is larger holds more events than the demo takes, or is not a file of events.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The form every event must have. What else it holds is nobody's business here.
-#[derive(Deserialize)]
+/// What the demo needs of an event. What else it must hold is checked and then nobody's business here.
 struct Payment {
     event_id: String,
     order_id: String,
-    amount: Amount,
-    currency: String,
-    paid_at: String,
-}
-
-/// Amounts are written as numbers or, so that nobody rounds them, as text.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Amount {
-    Number(#[expect(dead_code, reason = "only its form is checked")] serde_json::Number),
-    Text(String),
 }
 
 /// What the workers are told: which order each event, in the order of delivery, is about.
@@ -62,6 +49,8 @@ impl Events {
     fn parse(text: &str, source: &str) -> Result<Self, Failure> {
         let mut events = Self { orders: Vec::new(), distinct: 0, repeated: 0, first_positions: Vec::new() };
         let (mut event_ids, mut order_ids) = (HashSet::new(), HashSet::new());
+        // Editors on some systems begin a text with a mark of its encoding.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines = text.lines().zip(1_usize..).filter(|(line, _)| !line.trim().is_empty());
         for (line, number) in lines {
             if events.orders.len() == MOST_EVENTS {
@@ -110,25 +99,30 @@ fn read(path: &Path) -> Result<String, Failure> {
 
 /// The event on this line, or what is wrong with it.
 fn check(line: &str) -> Result<Payment, String> {
-    let event: Payment = serde_json::from_str(line).map_err(|error| explain(&error))?;
-    let texts = [
-        ("event_id", event.event_id.as_str()),
-        ("order_id", &event.order_id),
-        (
-            "amount",
-            match &event.amount {
-                Amount::Number(_) => "a number",
-                Amount::Text(text) => text,
-            },
-        ),
-        ("currency", &event.currency),
-        ("paid_at", &event.paid_at),
-    ];
-    if let Some((field, _)) = texts.into_iter().find(|(_, text)| text.trim().is_empty()) {
-        return Err(format!("{field} is empty"));
+    let Value::Object(event) = serde_json::from_str(line).map_err(|error| explain(&error))? else {
+        return Err("this is not a JSON object: write one object per line".to_owned());
+    };
+    let payment = Payment { event_id: text(&event, "event_id")?, order_id: text(&event, "order_id")? };
+    // Amounts are written as numbers or, so that nobody rounds them, as text.
+    match event.get("amount") {
+        Some(Value::Number(_)) => {}
+        None | Some(Value::String(_)) => drop(text(&event, "amount")?),
+        Some(_) => return Err("amount must be a number or text".to_owned()),
     }
-    Name::new(lock_name(&event.order_id)).map_err(|error| format!("order_id cannot be locked: {error}"))?;
-    Ok(event)
+    text(&event, "currency")?;
+    text(&event, "paid_at")?;
+    Name::new(lock_name(&payment.order_id)).map_err(|error| format!("order_id cannot be locked: {error}"))?;
+    Ok(payment)
+}
+
+/// A field that must hold text, and not nothing.
+fn text(event: &Map<String, Value>, field: &str) -> Result<String, String> {
+    match event.get(field) {
+        None => Err(format!("missing field {field}")),
+        Some(Value::String(text)) if text.trim().is_empty() => Err(format!("{field} is empty")),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(format!("{field} must be text")),
+    }
 }
 
 /// What the parser says, with its place in the line instead of the line 1 that it always believes in.
@@ -137,16 +131,7 @@ fn explain(error: &serde_json::Error) -> String {
     if let Some(place) = words.rfind(" at line ") {
         words.truncate(place);
     }
-    if words.contains("untagged enum Amount") {
-        "amount must be a number or text".clone_into(&mut words);
-    }
-    if error.is_syntax() || error.is_eof() {
-        let mut text = String::from("this is not JSON");
-        // Writing to a string cannot fail.
-        let _ = write!(text, " ({words}, column {})", error.column());
-        return text;
-    }
-    words.replace('`', "")
+    format!("this is not JSON ({words}, column {})", error.column())
 }
 
 /// What is locked for an order.
@@ -180,14 +165,27 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_of_the_encoding_before_the_first_event_does_no_harm() {
+        let events = Events::parse(&format!("\u{feff}{GOOD}\n"), "FILE").unwrap();
+        assert_eq!(events.orders, ["o1"]);
+    }
+
+    #[test]
     fn a_bad_line_is_named_with_its_number_and_what_is_wrong() {
         for (bad, problem) in [
             ("{", "FILE, line 3: this is not JSON (EOF while parsing an object, column 1)"),
             ("{'a':1}", "FILE, line 3: this is not JSON (key must be a string, column 2)"),
-            ("[1]", "FILE, line 3: invalid type: integer 1, expected a string"),
+            ("[1]", "FILE, line 3: this is not a JSON object: write one object per line"),
+            (
+                r#"["e1","o1",1,"EUR","x"]"#,
+                "FILE, line 3: this is not a JSON object: write one object per line",
+            ),
             (&GOOD.replace("order_id", "order"), "FILE, line 3: missing field order_id"),
             (&GOOD.replace("12.5", "[]"), "FILE, line 3: amount must be a number or text"),
-            (&GOOD.replace("\"o1\"", "17"), "FILE, line 3: invalid type: integer 17, expected a string"),
+            (&GOOD.replace("\"o1\"", "17"), "FILE, line 3: order_id must be text"),
+            (&GOOD.replace("\"EUR\"", "null"), "FILE, line 3: currency must be text"),
+            (&GOOD.replace("12.5", "\"\""), "FILE, line 3: amount is empty"),
+            (&GOOD.replace("\"amount\":12.5,", ""), "FILE, line 3: missing field amount"),
             (&GOOD.replace("\"o1\"", "\" \""), "FILE, line 3: order_id is empty"),
             (&GOOD.replace("o1", &"o".repeat(600)), "FILE, line 3: order_id cannot be locked: "),
         ] {
