@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use leasehold::core::{MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL};
 
 use crate::durations;
 
@@ -87,7 +88,7 @@ pub(crate) enum Action {
 #[command(after_help = RUN_HELP)]
 pub(crate) struct RunArgs {
     /// How long the lease outlives a crash; it is renewed while the command runs [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = durations::between(MIN_TTL, MAX_TTL))]
     pub(crate) ttl: Option<Duration>,
     /// Wait at most this long for the name [default: without limit]
     #[arg(long, value_name = "DURATION", value_parser = durations::parse, conflicts_with = "no_wait")]
@@ -96,10 +97,10 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) no_wait: bool,
     /// Stop the command and give the name up after this long
-    #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = durations::between(MIN_TTL, MAX_HOLD_LIMIT))]
     pub(crate) max_hold: Option<Duration>,
     /// Keep the name taken for at least this long, even if the command ends earlier
-    #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = durations::between(MIN_HOLD, MAX_TTL))]
     pub(crate) min_hold: Option<Duration>,
     /// Time between TERM and KILL, less than half of the TTL [default: 5s or a quarter of the TTL]
     #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
@@ -119,6 +120,9 @@ pub(crate) struct RunArgs {
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
+
+/// The shortest time that a store can keep a name for.
+const MIN_HOLD: Duration = Duration::from_millis(1);
 
 const RUN_HELP: &str = "\
 Environment of the command:

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::args::{DoctorArgs, StoreArgs};
 use crate::connect::{self, connect};
 use crate::failure::Failure;
-use crate::output::{self, Style, styled};
+use crate::output::{self, Style, one_line, styled};
 
 /// The exit code when something was found.
 const SOMETHING_IS_WRONG: u8 = 1;
@@ -57,7 +57,7 @@ fn line(finding: &Finding) -> String {
         Severity::Problem => Style::Red,
     };
     let word = styled(&format!("{:<8}", word(finding.severity)), style);
-    let mut text = format!("{word} {}: {}\n", finding.subject, finding.message);
+    let mut text = format!("{word} {}: {}\n", finding.subject, one_line(&finding.message));
     if !finding.advice.is_empty() {
         text = format!("{text}         {}\n", finding.advice);
     }

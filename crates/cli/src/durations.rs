@@ -41,6 +41,21 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(form()) } else { Ok(Duration::from_millis(total_ms)) }
 }
 
+/// A reader of durations from the shortest to the longest that is allowed.
+pub(crate) fn between(
+    least: Duration,
+    most: Duration,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let duration = parse(text)?;
+        if (least..=most).contains(&duration) {
+            Ok(duration)
+        } else {
+            Err(format!("{} to {} are allowed", show(least), show(most)))
+        }
+    }
+}
+
 /// A duration for people: two units at most, milliseconds only below ten seconds.
 pub(crate) fn show(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -83,6 +98,17 @@ mod tests {
         assert_eq!(parse("10").unwrap_err(), "10 has no unit: write 10s, 10ms, 10m or 10h");
         assert_eq!(parse("99999999999999999999s").unwrap_err(), "it is too long");
         assert_eq!(parse("9999999999999999999h").unwrap_err(), "it is too long");
+    }
+
+    #[test]
+    fn limits_are_told_and_themselves_allowed() {
+        let read = between(Duration::from_millis(10), Duration::from_secs(24 * 3_600));
+        for text in ["0s", "9ms", "24h1ms", "48h"] {
+            assert_eq!(read(text).unwrap_err(), "10ms to 24h are allowed", "{text}");
+        }
+        assert_eq!(read("10ms").unwrap(), Duration::from_millis(10));
+        assert_eq!(read("24h").unwrap(), Duration::from_secs(24 * 3_600));
+        assert!(read("10").unwrap_err().contains("no unit"));
     }
 
     #[test]

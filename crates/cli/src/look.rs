@@ -21,7 +21,12 @@ pub(crate) async fn list(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure
         return output::json(&json!({ "names": names, "more": listing.more }));
     }
     if listing.entries.is_empty() {
-        say(format_args!("nothing is held in {}", client.store()));
+        let store = client.store();
+        if args.prefix.is_empty() {
+            say(format_args!("nothing is held in {store}"));
+        } else {
+            say(format_args!("no name that starts with {} is held in {store}", args.prefix));
+        }
         return Ok(());
     }
     output::data(&table(&listing.entries))?;

@@ -6,10 +6,15 @@ use std::io::{self, IsTerminal, Write};
 
 use crate::failure::Failure;
 
-/// Prints a message for people on standard error.
+/// Prints a message for people on standard error, in one line whatever a library put into it.
 pub(crate) fn say(message: impl Display) {
     // Nobody is left to be told when standard error is closed.
-    let _ = writeln!(io::stderr().lock(), "leasehold: {message}");
+    let _ = writeln!(io::stderr().lock(), "leasehold: {}", one_line(&message.to_string()));
+}
+
+/// The text with its line breaks, and the blanks around them, as single blanks.
+pub(crate) fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Prints data on standard output.

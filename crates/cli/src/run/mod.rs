@@ -181,8 +181,10 @@ async fn under_lease(
             Supervisor::new(&guard, !args.fixed, timing, group, watchdog, signals, terminal).run().await
         }
         Started::NotStarted(code, error) => {
-            let program = args.command[0].display();
-            say(format_args!("{program} cannot be started: {error}"));
+            let program = args.command[0].display().to_string();
+            // As of a shell variable that is not set.
+            let shown = if program.is_empty() { "the command \"\"" } else { &program };
+            say(format_args!("{shown} cannot be started: {error}"));
             Outcome { end: End::Exited(code), lost: false }
         }
     };

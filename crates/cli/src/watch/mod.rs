@@ -49,7 +49,7 @@ pub(crate) struct WatchArgs {
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     /// Time between two looks at the store, 100ms to 1h
-    #[arg(long, value_name = "DURATION", value_parser = interval, default_value = "1s")]
+    #[arg(long, value_name = "DURATION", value_parser = durations::between(SHORTEST_INTERVAL, LONGEST_INTERVAL), default_value = "1s")]
     interval: Duration,
     /// The most names to look at
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -72,15 +72,6 @@ Examples:
   leasehold watch                        everything
   leasehold watch order: --interval 5s   names that start with order:, every five seconds
   leasehold ls --json                    for scripts";
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = durations::parse(text)?;
-    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
-        Ok(interval)
-    } else {
-        Err("100ms to 1h are allowed".to_owned())
-    }
-}
 
 /// Shows the view until the user quits it.
 pub(crate) async fn watch(store: &StoreArgs, args: &WatchArgs) -> Result<u8, Failure> {

@@ -99,12 +99,12 @@ fn f084_a_store_that_cannot_work_gives_69_within_its_timeout() {
 fn options_outside_their_limits_are_refused_before_anything_runs() {
     let sandbox = Sandbox::new();
     for (options, word) in [
-        (&["--ttl", "0s"][..], "ttl"),
-        (&["--ttl", "25h"], "24 h"),
+        (&["--ttl", "0s"][..], "10ms to 24h"),
+        (&["--ttl", "25h"], "10ms to 24h"),
         (&["--ttl", "10"], "10s"),
         (&["--ttl", ""], "1h30m"),
         (&["--ttl", "2s", "--grace", "1s"], "--grace"),
-        (&["--max-hold", "0s"], "max_hold"),
+        (&["--max-hold", "0s"], "--max-hold"),
         (&["--min-hold", "9s", "--max-hold", "5s"], "min_hold"),
         (&["--wait", "1s", "--no-wait"], "--no-wait"),
         (&["-E", "256"], "256"),

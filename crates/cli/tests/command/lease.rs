@@ -64,6 +64,16 @@ fn max_hold_stops_a_command_that_hangs() {
 }
 
 #[test]
+fn a_max_hold_shorter_than_the_grace_does_not_stop_the_command_early() {
+    let sandbox = Sandbox::new();
+    let start = Instant::now();
+    let output = sandbox.job(&["--max-hold", "2s", "--ttl", "30s"], "exec sleep 600").output().unwrap();
+    assert_eq!(output.status.code(), Some(79));
+    assert!(err(&output).contains("max_hold"), "{}", err(&output));
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
 fn a_fixed_lease_ends_on_time() {
     let sandbox = Sandbox::new();
     let output = sandbox.job(&["--fixed", "--ttl", "1s"], "exec sleep 600").output().unwrap();

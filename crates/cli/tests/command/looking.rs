@@ -30,7 +30,9 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
     assert!(lines[1][1].ends_with(&format!(":{}", holder.pid())), "{text}");
     assert_eq!(err(&listed), "");
 
-    assert_eq!(out(&sandbox.output(["ls", "other:"])), "");
+    let other = sandbox.output(["ls", "other:"]);
+    assert_eq!(out(&other), "");
+    assert!(err(&other).contains("no name that starts with other: is held"), "{}", err(&other));
     let mut json: serde_json::Value =
         serde_json::from_slice(&sandbox.output(["ls", "--json", "jo"]).stdout).unwrap();
     let shown = sandbox.shown("job");
@@ -87,6 +89,26 @@ fn doctor_exits_with_1_when_something_is_wrong() {
     let output = sandbox.output(["doctor"]);
     assert_eq!(output.status.code(), Some(1), "{}", out(&output));
     assert!(out(&output).contains("permissions"), "{}", out(&output));
+}
+
+#[test]
+fn doctor_tells_of_a_damaged_file_in_one_line_and_its_advice_in_another() {
+    let sandbox = Sandbox::new();
+    assert!(sandbox.job(&[], "true").status().unwrap().success());
+    let file = sandbox.path("locks.db");
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    let size: u16 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(connection);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[2 * usize::from(size)..].fill(0xAA);
+    std::fs::write(&file, bytes).unwrap();
+    let output = sandbox.output(["doctor"]);
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("problem  integrity: the file is damaged"), "{text}");
+    assert!(lines[1].starts_with("         stop everything"), "{text}");
 }
 
 #[test]

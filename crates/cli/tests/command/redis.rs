@@ -106,3 +106,24 @@ fn namespaces_of_urls_tell_nested_runs_apart() {
         }
     });
 }
+
+#[test]
+fn something_else_than_redis_is_told_in_one_line() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Ends with the test's process: it may be connected to any number of times.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html>\n</html>\n");
+        }
+    });
+    let sandbox = Sandbox::with_store(&format!("redis://127.0.0.1:{port}/"));
+    let output = sandbox.output(["--store-timeout", "1s", "ls"]);
+    assert_eq!(output.status.code(), Some(69), "{}", err(&output));
+    assert!(err(&output).contains("is this a Redis or Valkey server?"), "{}", err(&output));
+    assert_eq!(err(&output).lines().count(), 1, "{}", err(&output));
+}
