@@ -107,7 +107,13 @@ impl Refusal {
     pub(crate) fn into_error(self) -> Error {
         let (kind, message) = match self.code.as_str() {
             _ if self.is_denied() => (ErrorKind::Denied, self.denied()),
-            "NOAUTH" | "WRONGPASS" => (
+            "NOAUTH" => (
+                ErrorKind::Denied,
+                "the server wants a password: write redis://user:password@host, or redis://:password@host for \
+                 the default user"
+                    .to_owned(),
+            ),
+            "WRONGPASS" => (
                 ErrorKind::Denied,
                 format!("the server refuses the user or the password ({})", self.shown()),
             ),

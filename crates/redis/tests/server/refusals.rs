@@ -244,5 +244,7 @@ fn trap_44_a_wrong_password_is_denied_and_never_shown() {
             assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
             assert!(!format!("{error:?}").contains("cret"), "{error:?}");
         }
+        let none = connect_error(&format!("redis://{}/", server.address())).await;
+        assert_says(&none, ErrorKind::Denied, &["wants a password", "redis://user:password@host"]);
     });
 }
