@@ -131,11 +131,16 @@ impl Connection {
 
     /// Calls a script by its hash, and once more with its text if the server does not know it.
     pub(crate) async fn call_script(&self, script: &Script, by_hash: &Cmd) -> Result<Answered, Failure> {
-        let answered = self.call(by_hash).await?;
-        match Refusal::in_value(&answered.value) {
-            Some(refusal) if refusal.code == "NOSCRIPT" => self.call(&script.by_text(by_hash)).await,
-            _ => Ok(answered),
+        let mut answered = self.call(by_hash).await?;
+        // Thousands can find out together that the server has forgotten it: the text is sent by the first of them.
+        if answered.is_unknown_script() && script.text_was_sent_after(answered.sent_at) {
+            answered = self.call(by_hash).await?;
         }
+        if !answered.is_unknown_script() {
+            return Ok(answered);
+        }
+        script.text_is_sent_at(SystemClock.now());
+        self.call(&script.by_text(by_hash)).await
     }
 
     fn begin(&self) -> Result<Flight<'_>, Failure> {
@@ -157,6 +162,10 @@ pub(crate) struct Answered<T = Value> {
 }
 
 impl Answered {
+    fn is_unknown_script(&self) -> bool {
+        Refusal::in_value(&self.value).is_some_and(|refusal| refusal.code == "NOSCRIPT")
+    }
+
     /// The reply, unless it is an error of the server.
     pub(crate) fn accepted(self) -> Result<Value, Failure> {
         match Refusal::in_value(&self.value) {

@@ -1,5 +1,9 @@
 //! The scripts: their text, their hashes, and how one is called. What they do is written in `scripts/*.lua`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::Moment;
 use redis::Cmd;
 
 /// A script, ready to be called.
@@ -7,13 +11,15 @@ use redis::Cmd;
 pub(crate) struct Script {
     text: String,
     hash: String,
+    /// When the text was sent last, in nanoseconds of the clock.
+    text_sent_at: AtomicU64,
 }
 
 impl Script {
     fn new(source: &str) -> Self {
         let text = prepared(&with_includes(source));
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash }
+        Self { text, hash, text_sent_at: AtomicU64::new(0) }
     }
 
     /// Begins a call by hash; keys and arguments follow.
@@ -36,6 +42,18 @@ impl Script {
             };
         }
         command
+    }
+}
+
+impl Script {
+    /// Whether the text was sent after that moment: then the server has it, or will before what is sent now.
+    pub(crate) fn text_was_sent_after(&self, moment: Moment) -> bool {
+        Moment::from_origin(Duration::from_nanos(self.text_sent_at.load(Ordering::Acquire))) > moment
+    }
+
+    pub(crate) fn text_is_sent_at(&self, moment: Moment) {
+        let nanos = u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX);
+        self.text_sent_at.fetch_max(nanos, Ordering::AcqRel);
     }
 }
 

@@ -10,7 +10,7 @@ use leasehold_testkit::servers::{RedisServer, ServerKind};
 
 use crate::outages::connect_with;
 use crate::process::{Use, alone};
-use crate::support::{SLACK, keys, run, until_within};
+use crate::support::{SLACK, connect, free, guard, keys, run, run_on_each_server, until_within};
 
 const COMMANDS: usize = 10_000;
 const TTL: Duration = Duration::from_secs(60);
@@ -116,4 +116,28 @@ async fn nothing_is_left(server: &RedisServer, client: &Client) {
     until_within(PATIENCE + SLACK, "no clean-up left", || client.load().cleanups == 0).await;
     let left = keys(server);
     assert!(left.iter().all(|key| key == "lock:~fence"), "{} keys are left", left.len());
+}
+
+#[test]
+fn f093_a_server_that_has_forgotten_the_scripts_is_sent_each_text_about_once() {
+    run_on_each_server("f093_a_server_that_has_forgotten_the_scripts", async |server| {
+        const AT_ONCE: usize = 2_000;
+        let client = connect(&server.url(), "a").await;
+        for round in 0..3 {
+            server.command(&["SCRIPT", "FLUSH"]).unwrap();
+            server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+            let asking: Vec<_> = (0..AT_ONCE)
+                .map(|number| {
+                    let lock = client.lock(format!("job:{round}:{number}")).unwrap().ttl(TTL);
+                    tokio::spawn(async move { guard(lock.try_acquire().await) })
+                })
+                .collect();
+            for one in asking {
+                free(tokio::time::timeout(PATIENCE, one).await.unwrap().unwrap()).await;
+            }
+            let texts = server.command_stats().unwrap().get("eval").map_or(0, |stats| stats.calls);
+            println!("{}: the text was sent {texts} times", server.kind());
+            assert!((2..20).contains(&texts), "an acquire and a release: {texts}");
+        }
+    });
 }
