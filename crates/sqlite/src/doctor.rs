@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use leasehold_core::store::{Finding, Severity};
 
-use crate::database::Database;
+use crate::database::{Database, Pace};
 use crate::failure::Failure;
 use crate::file::{FileSystem, StoreFile};
 use crate::schema;
@@ -21,6 +21,7 @@ pub(crate) fn diagnose(database: &Database, file: &StoreFile) -> Result<Vec<Find
         version(database)?,
         journal_mode(database)?,
         integrity(database)?,
+        writing(database),
         file_system(file),
         free_space(file),
         permissions(file),
@@ -77,6 +78,30 @@ fn integrity(database: &Database) -> Result<Finding, Failure> {
             "stop everything that uses it, move it away with the files beside it, and start again",
         )
     })
+}
+
+/// Tries what every acquire does: a write transaction over the tables.
+fn writing(database: &Database) -> Finding {
+    let subject = "writing";
+    let tried = database.write(Pace::Patient, |transaction| {
+        let tables = "SELECT count(*) FROM lease, waiter, fence, sweep WHERE fence.id = 0";
+        Ok(transaction.connection().query_row(tables, [], |row| row.get::<_, i64>(0))?)
+    });
+    match tried {
+        Ok(_) => fine(subject, "the file takes transactions, and its tables are there"),
+        Err(failure) if failure.is_busy() => finding(
+            Severity::Problem,
+            subject,
+            "another process keeps the file locked for writing, so no name can be taken or given back",
+            "find the process with lsof or fuser, and end its transaction",
+        ),
+        Err(failure) => finding(
+            Severity::Problem,
+            subject,
+            format!("no transaction is possible: {}", failure.words()),
+            "stop everything that uses the file, move it away with the files beside it, and start again",
+        ),
+    }
 }
 
 fn file_system(file: &StoreFile) -> Finding {

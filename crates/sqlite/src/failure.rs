@@ -43,6 +43,15 @@ impl Failure {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
+    /// What happened, in words.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Statement(error) | Self::Commit(error) => error.to_string(),
+            Self::Refused(error) => error.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
     /// The same failure, of a statement that commits.
     pub(crate) fn of_commit(self) -> Self {
         match self {

@@ -316,6 +316,25 @@ fn names_of_other_namespaces_are_other_names() {
 }
 
 #[test]
+fn a_diagnosis_tries_to_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let store = open(&path);
+    let problem = || {
+        let findings = block_on(store.diagnose()).unwrap();
+        findings.into_iter().find(|finding| finding.severity == Severity::Problem)
+    };
+    assert_eq!(problem(), None);
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let found = problem().unwrap();
+    assert!(found.subject == "writing" && found.message.contains("locked for writing"), "{found:?}");
+    other.execute_batch("ROLLBACK; DROP TABLE waiter").unwrap();
+    let found = problem().unwrap();
+    assert!(found.subject == "writing" && found.message.contains("waiter"), "{found:?}");
+}
+
+#[test]
 fn a_diagnosis_of_a_sound_file_finds_no_problem_and_one_open_to_all_is_a_problem() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("locks.db");
