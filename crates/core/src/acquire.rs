@@ -319,7 +319,8 @@ impl<'a> Acquisition<'a> {
                 }
                 Some(Mail { first: Some(ends), .. }) => {
                     let regular = self.engine.now().after(FIRST_ASKS_AGAIN);
-                    ask_again_at = ends.after(AFTER_EXPIRY).min(regular);
+                    // Never later than planned: the store's own time may end before.
+                    ask_again_at = ask_again_at.min(ends.after(AFTER_EXPIRY)).min(regular);
                 }
                 Some(_) => {}
                 None if until < ask_again_at => return Some(Outcome::Busy(self.last_held.take())),
