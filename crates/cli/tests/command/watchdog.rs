@@ -29,6 +29,8 @@ fn a_killed_watchdog_is_replaced() {
     wait_until("another watchdog runs", || {
         children_of(run.pid(), "__watchdog").iter().any(|pid| *pid != first)
     });
+    // It is told at once which group is its, but a process can be seen before it was told.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     run.signal(Signal::KILL);
     wait_until("the command is gone", || !is_running(child) && !is_running(grandchild));
 }
