@@ -218,13 +218,18 @@ fn tag(server: &RedisServer) -> Result<String, AnyError> {
 
 async fn find_tag(server: &RedisServer) -> Result<String, AnyError> {
     let waiter = client(&server.url()).await?;
+    let held = waiter.lock("order:1001")?.acquire().await?.into_guard()?;
     let lock = waiter.lock("order:1001")?.wait_forever();
     let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
     for _ in 0..200 {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        let keys = server.cli(&["KEYS", "lock:~queue:*"])?;
-        if let Some((_, rest)) = keys.split_once('{') {
+        let keys = server.command(&["KEYS", "lock:~queue:*"])?;
+        let queue = keys.items().and_then(|keys| keys.first()?.text()).unwrap_or_default();
+        if let Some((_, rest)) = queue.split_once('{') {
             waiting.abort();
+            let _ = waiting.await;
+            let _ = held.release().await?;
+            waiter.close(Duration::from_secs(5)).await?;
             return Ok(rest.split('}').next().unwrap_or_default().to_owned());
         }
     }

@@ -18,6 +18,9 @@ const WAITER_TARGET: f64 = 2048.0;
 pub(crate) fn run() -> Result<(), AnyError> {
     let server = server()?;
     let runtime = runtime()?;
+    // First, so that no memory that was given back is used again.
+    let crowd = runtime.block_on(client(&server.url()))?;
+    let (waiting, waiting_after) = runtime.block_on(wait(&crowd))?;
     let ours = runtime.block_on(client(&server.url()))?;
     runtime.block_on(names(&ours, "warm-up", 20_000))?;
     let before = (server_bytes(&server)?, own_bytes()?);
@@ -27,7 +30,6 @@ pub(crate) fn run() -> Result<(), AnyError> {
     let after = (server_bytes(&server)?, own_bytes()?);
     let keys = server.cli(&["DBSIZE"])?;
     let (held, held_after) = runtime.block_on(hold(&ours))?;
-    let (waiting, waiting_after) = runtime.block_on(wait(&ours))?;
     let mut report =
         Report::new("redis-memory", "Memory of the server (used_memory) and of this process (resident).");
     let kib = |bytes: f64| format!("{:.0} KiB", bytes / 1024.0);

@@ -74,7 +74,10 @@ fn figures(report: &mut Report, hold: &Hold) {
         vec!["of it the client's own thread".into(), format!("{:.1}", hold.thread)],
         vec!["server process, % of one core".into(), format!("{:.1}", hold.server)],
         vec!["renewals per second".into(), format!("{:.0}", hold.during.renewed as f64 / seconds)],
-        vec!["server time per renewal call, µs by the wall clock".into(), format!("{:.2}", hold.script_microseconds)],
+        vec![
+            "server time per renewal call, µs by the wall clock".into(),
+            format!("{:.2}", hold.script_microseconds),
+        ],
         vec!["renewals without a verdict".into(), hold.during.failed.to_string()],
         vec!["renewal sent after it was due, p50".into(), lag(50.0)],
         vec!["the same, p99".into(), lag(99.0)],

@@ -12,8 +12,8 @@ pub(crate) const APPLICATION_ID: u32 = 0x4C48_4C44;
 /// The version of the tables below, kept in `user_version`.
 pub(crate) const VERSION: u32 = 1;
 
-/// Half of what SQLite takes by default: every commit writes whole pages, and the rows are short.
-pub(crate) const PAGE_BYTES: u32 = 2_048;
+/// A quarter of what SQLite takes by default: every commit writes whole pages, and the rows are short.
+pub(crate) const PAGE_BYTES: u32 = 1_024;
 
 /// Moments are microseconds since boot and count only together with the boot they were written in.
 const TABLES: &str = "
