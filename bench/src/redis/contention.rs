@@ -178,8 +178,8 @@ async fn hand_over(
     waiter: &Client,
     dead: usize,
 ) -> Result<f64, AnyError> {
-    let guard = holder.lock("order:1001")?.acquire().await?.into_guard()?;
     let queue = format!("lock:~queue:{{{}}}:order:1001", tag(server)?);
+    let guard = holder.lock("order:1001")?.acquire().await?.into_guard()?;
     for number in 0..dead {
         let entry = format!("1 deadconnection{number:08} 3000 MDEyMzQ1Njc4OWFiY2RlZg@dead:{number}");
         server.command(&["ZADD", &queue, "1", &entry])?;
