@@ -6,7 +6,7 @@ use leasehold::{Attempt, ErrorKind, Name};
 use crate::support::{Seen, World, about, guard, pass, secs, take, wait_for};
 
 #[tokio::test(start_paused = true)]
-async fn an_acquisition_is_counted_once_by_how_it_ended_with_its_time() {
+async fn f069_an_acquisition_is_counted_once_by_how_it_ended_with_its_time() {
     let seen = Seen::start();
     let world = World::new();
     let (one, other) = (world.process("one").await, world.process("other").await);
@@ -130,7 +130,7 @@ async fn clean_ups_are_counted_by_how_they_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_names_make_no_more_series_than_one() {
+async fn f070_ten_thousand_names_make_no_more_series_than_one() {
     let seen = Seen::start();
     let world = World::new();
     let (one, other) = (world.process("one").await, world.process("other").await);

@@ -21,7 +21,7 @@ const ROUNDS: u64 = 10_000;
 /// At least so many by each side, or there was no contention.
 const ROUNDS_OF_EACH: u64 = 1_000;
 /// The rounds with the lock of `redis-py`.
-const PYTHON_ROUNDS: u64 = 1_500;
+const PYTHON_ROUNDS: u64 = 3_400;
 
 const COMPARE_AND_DELETE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
