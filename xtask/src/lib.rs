@@ -1,0 +1,10 @@
+//! The tools of this repository as functions, so that tests can call them: pages that are generated from the tests.
+
+use std::path::PathBuf;
+
+/// The folder of the repository.
+pub fn root() -> PathBuf {
+    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.pop();
+    root
+}
