@@ -17,16 +17,26 @@ const LONG_LOG: u64 = 128 * 1024 * 1024;
 
 /// Looks at everything.
 pub(crate) fn diagnose(database: &Database, file: &StoreFile) -> Result<Vec<Finding>, Failure> {
-    Ok(vec![
-        version(database)?,
-        journal_mode(database)?,
-        integrity(database)?,
-        writing(database),
-        file_system(file),
-        free_space(file),
-        permissions(file),
-        log_length(file),
-    ])
+    let mut findings = content(database)?;
+    findings.extend([file_system(file), free_space(file), permissions(file), log_length(file)]);
+    Ok(findings)
+}
+
+/// What is in the file. Damage can stop any of these, and is what the first that it stops tells.
+fn content(database: &Database) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Vec::new();
+    for look in [version, journal_mode, integrity] {
+        match look(database) {
+            Ok(found) => findings.push(found),
+            Err(failure) if failure.is_damage() => {
+                findings.push(damaged(&failure.words()));
+                return Ok(findings);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    findings.push(writing(database));
+    Ok(findings)
 }
 
 fn fine(subject: &str, message: impl Into<String>) -> Finding {
@@ -68,16 +78,16 @@ fn journal_mode(database: &Database) -> Result<Finding, Failure> {
 
 fn integrity(database: &Database) -> Result<Finding, Failure> {
     let found: String = database.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    Ok(if found == "ok" {
-        fine("integrity", "the file is sound")
-    } else {
-        finding(
-            Severity::Problem,
-            "integrity",
-            format!("the file is damaged: {found}"),
-            "stop everything that uses it, move it away with the files beside it, and start again",
-        )
-    })
+    Ok(if found == "ok" { fine("integrity", "the file is sound") } else { damaged(&found) })
+}
+
+fn damaged(how: &str) -> Finding {
+    finding(
+        Severity::Problem,
+        "integrity",
+        format!("the file is damaged: {how}"),
+        "stop everything that uses it, move it away with the files beside it, and start again",
+    )
 }
 
 /// Tries what every acquire does: a write transaction over the tables.

@@ -43,6 +43,11 @@ impl Failure {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
+    /// Whether the file is not what was once written into it.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self.code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    }
+
     /// What happened, in words.
     pub(crate) fn words(&self) -> String {
         match self {

@@ -2,10 +2,10 @@
 //! It stops where it is told to, so that the demo can freeze it at that very step. Without its parent it ends.
 
 use std::io::{self, BufRead, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::core::blocking::{Attempt, Guard, block_on};
 use leasehold::{Client, Label, Namespace, Released};
@@ -26,6 +26,9 @@ const WAIT_MOST: Duration = Duration::from_secs(60);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long releases may take at the end.
 const CLOSE_MOST: Duration = Duration::from_secs(10);
+/// How long the removal of what a dead parent has left may take.
+const CLEANUP_MOST: Duration = Duration::from_secs(5);
+const CLEANUP_PAUSE: Duration = Duration::from_millis(10);
 /// `ship order` under this namespace makes the idempotency key of an order.
 const KEYS: Uuid = Uuid::from_u128(0x6fd6_8a5c_91f4_5d0e_8a3b_0d5a_64b1_27c9);
 
@@ -36,8 +39,10 @@ pub(crate) fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let Failure { code, message } = failure;
-            // If the parent is gone too, nobody is left to be told.
-            let _ = tell(&Report::Failed { code, message });
+            if tell(&Report::Failed { code, message }).is_err() {
+                // The parent is gone: the thread that listens to it cleans up, and then ends this process.
+                std::thread::sleep(CLEANUP_MOST);
+            }
             ExitCode::from(code)
         }
     }
@@ -79,11 +84,21 @@ fn listen(scratch: PathBuf) -> Receiver<()> {
             // Nobody listens any more once the work is done.
             let _ = send.send(());
         }
-        // The parent cannot clean up any more; another worker may be faster.
-        let _ = std::fs::remove_dir_all(scratch);
+        remove(&scratch);
         std::process::exit(i32::from(OTHER));
     });
     receive
+}
+
+/// Removes the directory that the parent cannot remove any more. Other workers do the same, and may still be
+/// making files in it.
+fn remove(scratch: &Path) {
+    let end = Instant::now() + CLEANUP_MOST;
+    while scratch.exists() && Instant::now() < end {
+        // What stood in the way is gone at the next try.
+        let _ = std::fs::remove_dir_all(scratch);
+        std::thread::sleep(CLEANUP_PAUSE);
+    }
 }
 
 fn tell(report: &Report) -> Result<(), Failure> {
