@@ -90,6 +90,8 @@ mod tests {
         }
     }
 
+    /// F097: Durations on the command line need whole numbers with units; anything else, or more than fits,
+    /// is refused with an example.
     #[test]
     fn f097_anything_else_is_refused_with_advice() {
         for text in ["", "s", "10 s", "-1s", "1.5s", "10sec", "NaN", "1h30", "10S", "1µs", "infinite"] {

@@ -77,6 +77,8 @@ mod tests {
     use super::*;
     use leasehold::LostCause;
 
+    /// F084: A taken name, an unreachable store, a refusal, a lost lease and wrong usage each have an exit
+    /// code of their own.
     #[test]
     fn f084_each_kind_of_failure_has_its_own_exit_code() {
         for (kind, code) in [

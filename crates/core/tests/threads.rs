@@ -60,6 +60,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// F015: Renewal runs on a thread of its own, so a blocked runtime costs no lease.
 #[tokio::test]
 async fn trap_19_f015_a_program_that_blocks_its_runtime_for_three_ttls_keeps_its_lease() {
     let world = world();
@@ -149,6 +150,7 @@ fn a_blocking_body_that_panics_frees_the_name() {
     wait_until("the name is free", || world.stored_names() == 0);
 }
 
+/// F079: A guard can be moved to another thread or task and be released there.
 #[test]
 fn trap_34_f079_a_guard_belongs_to_no_thread() {
     fn is_free_to_go<T: Send + Sync + 'static>() {}
@@ -165,6 +167,7 @@ fn trap_34_f079_a_guard_belongs_to_no_thread() {
     assert_eq!(released, Released::Freed);
 }
 
+/// F010: A guard dropped on a thread without a runtime gives its name back.
 #[test]
 fn trap_32_f010_a_guard_may_be_dropped_where_there_is_no_runtime() {
     let world = world();
@@ -175,6 +178,7 @@ fn trap_32_f010_a_guard_may_be_dropped_where_there_is_no_runtime() {
     assert_eq!(world.stored_names(), 0);
 }
 
+/// F010: A guard dropped after its runtime has gone gives its name back.
 #[test]
 fn trap_32_f010_a_guard_may_be_dropped_after_the_runtime_it_was_acquired_on_is_gone() {
     let world = world();

@@ -15,6 +15,7 @@ use crate::support::{
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(30);
 
+/// F015: The same on real servers, with somebody waiting.
 #[test]
 fn f015_a_program_that_blocks_its_runtime_keeps_its_lease() {
     on_each_server("f015_a_program_that_blocks_its_runtime", |server| {
@@ -40,6 +41,7 @@ fn f015_a_program_that_blocks_its_runtime_keeps_its_lease() {
     });
 }
 
+/// F036: Thousands of leases on a slow network survive a pause of the server.
 #[test]
 fn f036_many_leases_on_a_slow_way_survive_a_pause_of_the_server() {
     const LEASES: usize = 2_000;
@@ -67,6 +69,7 @@ fn f036_many_leases_on_a_slow_way_survive_a_pause_of_the_server() {
     });
 }
 
+/// F039: A name that was lost once is renewed again the next time.
 #[test]
 fn f039_a_name_that_was_lost_once_is_renewed_again_the_next_time() {
     run_on_each_server("f039_a_name_that_was_lost_once", async |server| {
@@ -106,6 +109,8 @@ async fn held_normally(client: &Client, server: &leasehold_testkit::servers::Red
     free(held).await;
 }
 
+/// F040: Trouble is seen as uncertain, the loss is told once, and listeners that panic or are slow harm
+/// nobody.
 #[test]
 fn f040_trouble_is_seen_and_the_loss_is_told_once_whatever_listeners_do() {
     run_on_each_server("f040_trouble_is_seen_and_the_loss_is_told_once", async |server| {
@@ -143,6 +148,7 @@ fn f040_trouble_is_seen_and_the_loss_is_told_once_whatever_listeners_do() {
     });
 }
 
+/// F051: A grant that arrives after its time is not taken for a lease.
 #[test]
 fn f051_a_grant_that_arrives_after_its_time_is_not_taken_for_a_lease() {
     run_on_each_server("f051_a_grant_that_arrives_after_its_time", async |server| {
@@ -168,6 +174,7 @@ fn f051_a_grant_that_arrives_after_its_time_is_not_taken_for_a_lease() {
     });
 }
 
+/// F072: A server that is away while a lease is held is told once and ends nothing that still has time.
 #[test]
 fn f072_a_server_that_is_away_while_a_lease_is_held_is_told_once_and_ends_nothing() {
     run_on_each_server("f072_a_server_that_is_away", async |server| {
@@ -197,6 +204,7 @@ fn f072_a_server_that_is_away_while_a_lease_is_held_is_told_once_and_ends_nothin
     });
 }
 
+/// F088: An expired lease can be neither prolonged nor given back, whoever has the name.
 #[test]
 fn f088_an_expired_lease_cannot_be_prolonged_or_given_back_whoever_has_the_name() {
     run_on_each_server("f088_an_expired_lease", async |server| {
@@ -226,6 +234,7 @@ fn f088_an_expired_lease_cannot_be_prolonged_or_given_back_whoever_has_the_name(
     });
 }
 
+/// F136: With the defaults a crash blocks the name for half a minute at most.
 #[test]
 fn f136_the_defaults_recover_from_a_crash_within_half_a_minute() {
     run_on_each_server("f136_the_defaults_recover", async |server| {
@@ -245,6 +254,7 @@ fn f136_the_defaults_recover_from_a_crash_within_half_a_minute() {
     });
 }
 
+/// F139: There is no default store: without a URL, or with one that is not understood, nothing starts.
 #[test]
 fn f139_trap_57_nothing_is_a_lock_unless_a_store_was_named() {
     run_on_each_server("f139_nothing_is_a_lock", async |server| {
@@ -262,6 +272,7 @@ fn f139_trap_57_nothing_is_a_lock_unless_a_store_was_named() {
     });
 }
 
+/// F141: Options that contradict each other are refused by name, and all others work.
 #[test]
 fn f141_options_that_contradict_each_other_are_refused_by_name_and_all_others_work() {
     run_on_each_server("f141_options_that_contradict_each_other", async |server| {
@@ -310,6 +321,7 @@ fn f141_options_that_contradict_each_other_are_refused_by_name_and_all_others_wo
     });
 }
 
+/// F157: Expired, taken by another, unreachable and released before are told apart.
 #[test]
 fn f157_what_became_of_a_lease_is_told_apart() {
     run_on_each_server("f157_what_became_of_a_lease", async |server| {

@@ -142,6 +142,7 @@ fn still(proxy: &Proxy) {
     proxy.set_delay(Duration::ZERO, Duration::ZERO);
 }
 
+/// F016, F040: Under every fault the body is dropped while the server still has the lease.
 #[test]
 fn trap_21_f016_f040_the_body_is_dropped_while_the_server_still_has_the_lease_under_every_fault() {
     run_on_each_server("the_body_is_dropped_while_the_server_still_has_the_lease", async |server| {

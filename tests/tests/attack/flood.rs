@@ -118,6 +118,7 @@ async fn nothing_is_left(server: &RedisServer, client: &Client) {
     assert!(left.iter().all(|key| key == "lock:~fence"), "{} keys are left", left.len());
 }
 
+/// F093: A server that has forgotten the scripts is sent each text about once, not by everybody.
 #[test]
 fn f093_a_server_that_has_forgotten_the_scripts_is_sent_each_text_about_once() {
     run_on_each_server("f093_a_server_that_has_forgotten_the_scripts", async |server| {

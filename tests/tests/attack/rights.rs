@@ -37,6 +37,7 @@ fn printed() -> String {
     smallest_acl(&Namespace::default())
 }
 
+/// F024, F142: The rights that doctor prints, all under the namespace, are enough for everything.
 #[test]
 fn trap_45_f024_f142_the_printed_rights_are_enough_for_everything() {
     run_on_each_server("the_printed_rights_are_enough_for_everything", async |server| {
@@ -127,6 +128,8 @@ fn without(command: &str) -> Without {
     }
 }
 
+/// F025, F142: Each right that is missing is named at connect or done without; a refused push delays nobody
+/// for long.
 #[test]
 fn trap_45_f025_f142_each_right_that_is_missing_is_named_or_done_without() {
     run_on_each_server("each_right_that_is_missing_is_named", async |server| {
@@ -206,6 +209,7 @@ async fn polls(server: &RedisServer, url: &str, user: &str) {
     assert!(said.iter().all(|line| line.contains("&lock:*") && line.contains("WARN")), "{said:#?}");
 }
 
+/// F142: A user without rights is told so within the time the store may take.
 #[test]
 fn f142_an_encumbered_user_waits_no_longer_than_the_store_may_take() {
     let server = RedisServer::start(ServerKind::default()).unwrap();

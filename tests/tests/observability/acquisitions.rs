@@ -5,6 +5,7 @@ use leasehold::{Attempt, ErrorKind, Name};
 
 use crate::support::{Seen, World, about, guard, pass, secs, take, wait_for};
 
+/// F069: An acquisition is counted once, by how it ended, with the time it took.
 #[tokio::test(start_paused = true)]
 async fn f069_an_acquisition_is_counted_once_by_how_it_ended_with_its_time() {
     let seen = Seen::start();
@@ -129,6 +130,7 @@ async fn clean_ups_are_counted_by_how_they_ended() {
     assert_eq!(seen.told_once("gave up cleaning up").fields["name"], "unreachable");
 }
 
+/// F070: No metric carries a name, so ten thousand names make no more series than one.
 #[tokio::test(start_paused = true)]
 async fn f070_ten_thousand_names_make_no_more_series_than_one() {
     let seen = Seen::start();

@@ -29,6 +29,8 @@ fn assert_every_key_ends(server: &RedisServer, stop: &AtomicBool) {
     }
 }
 
+/// F094: Through kills at any moment no key without an expiry is left, and a count under the lock stays
+/// exact.
 #[test]
 fn trap_9_trap_69_f094_the_count_is_exact_through_kills_and_stops_shorter_than_the_ttl() {
     on_each_server("the_count_is_exact_through_kills_and_stops", |server| {

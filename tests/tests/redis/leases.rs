@@ -88,6 +88,7 @@ fn trap_17_a_thousand_leases_are_all_renewed_in_time() {
     });
 }
 
+/// F096: On real servers, hung work loses its lease at `max_hold` and the next is served.
 #[test]
 fn trap_18_f096_hung_work_loses_its_lease_at_max_hold_and_the_next_is_served() {
     run_on_each_server("hung_work_loses_its_lease_at_max_hold", async |server| {
@@ -104,6 +105,7 @@ fn trap_18_f096_hung_work_loses_its_lease_at_max_hold_and_the_next_is_served() {
     });
 }
 
+/// F096: Guards that are dropped by an early return, a panic, a timeout or elsewhere free their names.
 #[test]
 fn trap_32_f096_guards_that_are_dropped_anywhere_free_their_names() {
     run_on_each_server("guards_that_are_dropped_anywhere", async |server| {
@@ -170,6 +172,7 @@ fn trap_21_a_holder_that_is_cut_off_is_told_before_its_lease_can_have_ended() {
     });
 }
 
+/// F067: The same on real servers.
 #[test]
 fn f067_a_lease_that_ended_blocks_nobody_in_its_own_process() {
     run_on_each_server("a_lease_that_ended_blocks_nobody", async |server| {

@@ -29,6 +29,7 @@ fn about(name: &str) -> RequestMatch {
     RequestMatch::command("EVALSHA").containing(&format!("lock:{name}"))
 }
 
+/// F001: On real servers a lost reply costs neither the lease nor its time, which counts from the first send.
 #[test]
 fn trap_1_trap_4_f001_a_lost_reply_to_an_acquire_costs_neither_the_lease_nor_its_time() {
     run_on_each_server("a_lost_reply_to_an_acquire", async |server| {
@@ -93,6 +94,7 @@ fn trap_3_an_acquire_that_arrives_after_it_was_cancelled_leaves_nothing() {
     });
 }
 
+/// F013: On real servers a release without an answer is repeated until the name is free.
 #[test]
 fn trap_31_f013_a_release_without_an_answer_is_repeated_until_the_name_is_free() {
     run_on_each_server("a_release_without_an_answer_is_repeated", async |server| {
@@ -125,6 +127,7 @@ fn trap_31_f013_a_release_without_an_answer_is_repeated_until_the_name_is_free()
     });
 }
 
+/// F013: On real servers a release during a short outage frees the name.
 #[test]
 fn f013_a_release_during_a_short_outage_frees_the_name() {
     run_on_each_server("a_release_during_a_short_outage", async |server| {
@@ -192,6 +195,7 @@ fn trap_30_an_acquire_cancelled_at_any_time_leaves_nothing() {
     });
 }
 
+/// F049: Pauses of a real server leave no lease that is renewed.
 #[test]
 fn trap_13_f049_pauses_of_the_server_leave_no_lease_that_is_renewed() {
     const SHORT: Duration = Duration::from_millis(1_500);
@@ -226,6 +230,7 @@ fn trap_13_f049_pauses_of_the_server_leave_no_lease_that_is_renewed() {
     });
 }
 
+/// F082: An acquire that failed because replies were slow leaves nothing on a real server.
 #[test]
 fn trap_2_f082_an_acquire_that_failed_because_replies_were_slow_leaves_nothing() {
     run_on_each_server("an_acquire_that_failed_because_replies_were_slow", async |server| {

@@ -65,6 +65,7 @@ async fn every_operation(
     until_nothing_is_left(server).await;
 }
 
+/// F066, F093: Every operation survives a flush of the scripts.
 #[test]
 fn trap_41_f066_f093_every_operation_survives_a_flush_of_the_scripts() {
     run_on_each_server("every_operation_survives_a_flush_of_the_scripts", async |server| {
@@ -74,6 +75,7 @@ fn trap_41_f066_f093_every_operation_survives_a_flush_of_the_scripts() {
     });
 }
 
+/// F066: Every operation survives a restart of the server.
 #[test]
 fn trap_41_f066_every_operation_survives_a_restart_of_the_server() {
     on_each_server_with("every_operation_survives_a_restart", ServerBuilder::append_only, |server| {
@@ -85,6 +87,7 @@ fn trap_41_f066_every_operation_survives_a_restart_of_the_server() {
     });
 }
 
+/// F093: Renewals that go out together survive a server that forgets its scripts all the time.
 #[test]
 fn f093_renewals_that_go_out_together_survive_a_server_that_forgets_all_the_time() {
     run_on_each_server("renewals_survive_a_server_that_forgets_all_the_time", async |server| {

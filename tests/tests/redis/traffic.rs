@@ -60,6 +60,7 @@ fn writes_the_key(line: &MonitorLine) -> bool {
         && line.arguments.get(1).is_some_and(|key| key == "lock:job")
 }
 
+/// F004: On real servers, as MONITOR shows, no renewal follows a release.
 #[test]
 fn trap_13_trap_14_f004_no_renewal_follows_a_release() {
     run_on_each_server("no_renewal_follows_a_release", async |server| {
@@ -143,6 +144,7 @@ fn messages(monitor: &Monitor) -> (usize, usize) {
     (count("1 grant "), count("1 next "))
 }
 
+/// F081: Five hundred waiters of a process cost the server what one does.
 #[test]
 fn f081_five_hundred_waiters_of_a_process_cost_what_one_does() {
     const WATCHED: Duration = Duration::from_secs(8);
@@ -175,6 +177,7 @@ fn f081_five_hundred_waiters_of_a_process_cost_what_one_does() {
     });
 }
 
+/// F081: A process that waits is idle.
 #[cfg(target_os = "linux")]
 #[test]
 fn f081_a_process_that_waits_is_idle() {

@@ -15,6 +15,7 @@ use crate::support::{
 
 const TTL: Duration = Duration::from_secs(60);
 
+/// F007, F046: The same on real servers, also with slow replies.
 #[test]
 fn trap_22_f007_f046_a_release_at_any_moment_of_the_wait_hands_over_at_once() {
     run_on_each_server("a_release_at_any_moment_of_the_wait_hands_over", async |server| {
@@ -105,6 +106,7 @@ fn entries(server: &leasehold_testkit::servers::RedisServer, name: &str) -> Vec<
     reply.items().unwrap().iter().map(|entry| entry.text().unwrap()).collect()
 }
 
+/// F043: On real servers the first waiter is served when the lease of a killed holder ends.
 #[test]
 fn trap_24_f043_the_first_waiter_is_served_when_the_lease_of_a_killed_holder_ends() {
     const SHORT: Duration = Duration::from_secs(1);
@@ -127,6 +129,7 @@ fn trap_24_f043_the_first_waiter_is_served_when_the_lease_of_a_killed_holder_end
     });
 }
 
+/// F051: On real servers a grant that arrives late is confirmed by asking again.
 #[test]
 fn trap_26_trap_64_f051_a_grant_that_arrives_late_is_confirmed_by_asking_again() {
     const SHORT: Duration = Duration::from_millis(1_500);
@@ -206,6 +209,7 @@ fn trap_27_who_gave_up_waiting_is_not_served() {
     });
 }
 
+/// F019: On real servers a killed first waiter, among many that gave up, delays nobody.
 #[test]
 fn trap_27_f019_a_killed_first_waiter_among_many_that_gave_up_delays_nobody() {
     const SHORT: Duration = Duration::from_secs(1);
@@ -247,6 +251,7 @@ fn trap_27_f019_a_killed_first_waiter_among_many_that_gave_up_delays_nobody() {
     });
 }
 
+/// F042: On real servers a queue lives as long as its waiters, and no longer.
 #[test]
 fn trap_27_trap_69_f042_a_queue_lives_as_long_as_its_waiters() {
     run_on_each_server("a_queue_lives_as_long_as_its_waiters", async |server| {
@@ -273,6 +278,7 @@ fn trap_27_trap_69_f042_a_queue_lives_as_long_as_its_waiters() {
     });
 }
 
+/// F129: On real servers a waiter whose entry is gone is queued again in its place.
 #[test]
 fn f129_a_waiter_whose_entry_is_gone_is_queued_again_in_its_place() {
     run_on_each_server("a_waiter_whose_entry_is_gone_is_queued_again", async |server| {
@@ -296,6 +302,7 @@ fn f129_a_waiter_whose_entry_is_gone_is_queued_again_in_its_place() {
     });
 }
 
+/// F027: Who may not subscribe polls, and is pushed to when it may again.
 #[test]
 fn trap_28_trap_68_f027_who_may_not_subscribe_polls_and_is_pushed_to_when_it_may_again() {
     run_on_each_server("who_may_not_subscribe_polls", async |server| {
@@ -341,6 +348,7 @@ fn trap_28_trap_68_f027_who_may_not_subscribe_polls_and_is_pushed_to_when_it_may
     });
 }
 
+/// F126: On real servers nobody gives up early and nobody waits longer than asked.
 #[test]
 fn trap_29_f126_nobody_gives_up_early_and_nobody_waits_longer_than_asked() {
     const WAIT: Duration = Duration::from_millis(2_300);
@@ -370,6 +378,7 @@ fn trap_29_f126_nobody_gives_up_early_and_nobody_waits_longer_than_asked() {
     });
 }
 
+/// F045: The same on real servers.
 #[test]
 fn f045_waiters_that_leave_take_nothing_from_those_that_stay() {
     run_on_each_server("waiters_that_leave_take_nothing", async |server| {

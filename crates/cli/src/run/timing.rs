@@ -95,6 +95,7 @@ mod tests {
         assert_eq!(Timing::new(ms(2_000), None).unwrap(), Timing { grace: ms(500), margin: ms(200) });
     }
 
+    /// F141: A grace that does not fit the TTL is refused with both options named.
     #[test]
     fn f141_half_of_the_ttl_or_more_is_refused_naming_both_options() {
         for grace in [1_000, 1_500, 5_000] {
@@ -105,6 +106,8 @@ mod tests {
         assert!(Timing::new(ms(2_000), Some(Duration::ZERO)).is_ok());
     }
 
+    /// F022: TERM and KILL are planned by the lease: TERM, then the grace, then KILL, all before the lease
+    /// can have ended.
     #[test]
     fn f022_the_command_is_told_before_it_is_killed_and_killed_before_the_lease_ends() {
         let timing = Timing::new(ms(3_000), Some(ms(500))).unwrap();

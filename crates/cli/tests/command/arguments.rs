@@ -8,6 +8,8 @@ use crate::common::{Sandbox, err, out, read};
 /// Prints its arguments, each in brackets.
 const PRINT: &str = r#"for one; do printf '[%s]' "$one"; done"#;
 
+/// F135: What follows the name goes to the command byte for byte, with or without `--`, and never through a
+/// shell.
 #[test]
 fn f135_arguments_reach_the_command_byte_for_byte() {
     let sandbox = Sandbox::new();

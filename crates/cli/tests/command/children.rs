@@ -53,6 +53,7 @@ fn children_we_had_before_are_left_alone() {
     assert!(survived);
 }
 
+/// F127: On the embedded store, waiting commands of a millisecond follow each other without fixed pauses.
 #[test]
 fn f127_short_jobs_follow_each_other_without_pauses() {
     let sandbox = Sandbox::new();

@@ -33,6 +33,7 @@ fn a_command_that_cannot_be_started_gives_126_or_127_and_leaves_the_name_free() 
     }
 }
 
+/// F078, F084: A taken name ends with 75, or the code of `-E`, and the command is never started.
 #[test]
 fn f078_f084_a_taken_name_gives_75_or_the_code_asked_for_and_the_command_never_runs() {
     let sandbox = Sandbox::new();
@@ -82,6 +83,7 @@ fn a_store_that_does_not_exist_is_a_misuse() {
     assert!(!sandbox.path("ran").exists());
 }
 
+/// F084: A store that does not answer ends with 69 within the time it was given.
 #[test]
 fn f084_a_store_that_cannot_work_gives_69_within_its_timeout() {
     let sandbox = Sandbox::new();

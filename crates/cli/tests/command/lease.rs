@@ -34,6 +34,8 @@ fn a_broken_lease_stops_the_command_and_its_code_is_79() {
     }
 }
 
+/// F022: A command whose name an operator took away is killed, though it ignores TERM, before anybody else
+/// gets the name.
 #[test]
 fn f022_a_command_that_ignores_term_is_killed_before_anybody_else_gets_the_broken_name() {
     let sandbox = Sandbox::new();
@@ -98,6 +100,7 @@ fn min_hold_keeps_the_name_after_a_quick_command() {
     assert!(start.elapsed() >= Duration::from_secs(3));
 }
 
+/// F132: After a wrapper was killed the next one gets the name within one TTL.
 #[test]
 fn f132_a_killed_job_frees_the_name_within_its_ttl() {
     let sandbox = Sandbox::new();
@@ -110,6 +113,7 @@ fn f132_a_killed_job_frees_the_name_within_its_ttl() {
     assert!(start.elapsed() < Duration::from_secs(2 + 5), "{:?}", start.elapsed());
 }
 
+/// F022: When the store stops answering, the command is told and then killed before its lease can have ended.
 #[test]
 fn f022_when_the_store_stops_answering_the_command_is_told_then_killed_before_its_lease_ends() {
     let sandbox = Sandbox::new();

@@ -26,6 +26,7 @@ fn a_lease_that_was_handed_over_is_confirmed_before_the_command_starts() {
     });
 }
 
+/// F031: An interrupted wait leaves no entry in the queue on the server.
 #[test]
 fn f031_an_interrupted_wait_leaves_the_queue() {
     for_each_server("f031_an_interrupted_wait_leaves_the_queue", |server| {
@@ -38,6 +39,7 @@ fn f031_an_interrupted_wait_leaves_the_queue() {
     });
 }
 
+/// F022: A command that is cut off from the server has ended before the next one starts.
 #[test]
 fn f022_a_command_cut_off_from_the_server_is_gone_before_the_next_one_starts() {
     for_each_server("f022_a_command_cut_off_from_the_server_is_gone_before_the_next_one_starts", |server| {
@@ -58,6 +60,7 @@ fn f022_a_command_cut_off_from_the_server_is_gone_before_the_next_one_starts() {
     });
 }
 
+/// F084: A server that is down gives 69, one that refuses access 77.
 #[test]
 fn f084_a_server_that_is_down_gives_69_and_one_that_refuses_gives_77() {
     for_each_server("f084_a_server_that_is_down_gives_69_and_one_that_refuses_gives_77", |server| {

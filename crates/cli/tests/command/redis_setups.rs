@@ -145,6 +145,7 @@ fn trap_45_users_with_few_rights_run_commands_or_are_told_what_is_missing() {
     });
 }
 
+/// F142: The line that `doctor --acl` prints gives enough rights for every command.
 #[test]
 fn trap_45_f142_the_line_that_doctor_acl_prints_is_enough_for_every_command() {
     for_each_server("trap_45_f142_the_line_that_doctor_acl_prints", |server| {
@@ -195,6 +196,7 @@ fn trap_44_no_process_of_a_run_shows_the_password_and_no_listing_an_owner_token(
     }
 }
 
+/// F127: On a server, waiting commands of a millisecond follow each other without fixed pauses.
 #[test]
 fn f127_short_commands_follow_each_other_without_a_pause() {
     for_each_server("f127_short_commands_follow_each_other_without_a_pause", |server| {

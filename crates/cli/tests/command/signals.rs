@@ -6,6 +6,8 @@ use std::time::Instant;
 use crate::common::{Running, Sandbox, is_running, out, read, wait_until};
 use rustix::process::Signal;
 
+/// F031: A signal ends the wait at once with 128+n; the command never starts and nothing is left in the
+/// store.
 #[test]
 fn f031_a_signal_ends_the_wait_and_leaves_nothing_behind() {
     let sandbox = Sandbox::new();
@@ -68,6 +70,7 @@ fn signals_reach_the_whole_group_of_the_command() {
     assert_eq!(run.finish().0, Some(0));
 }
 
+/// F133: On TERM the name is kept until the command has stopped, and then given back at once.
 #[test]
 fn f133_a_stopping_command_keeps_the_name_until_it_has_stopped() {
     let sandbox = Sandbox::new();
@@ -83,6 +86,8 @@ fn f133_a_stopping_command_keeps_the_name_until_it_has_stopped() {
     assert_eq!(read(&sandbox.path("log")), "stopped\nnext\n");
 }
 
+/// F133: A command that ignores TERM is killed after the grace with all its children, and the name is given
+/// back.
 #[test]
 fn f133_a_command_that_ignores_term_is_killed_after_the_grace_with_all_its_children() {
     let sandbox = Sandbox::new();

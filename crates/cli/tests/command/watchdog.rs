@@ -78,6 +78,7 @@ fn killed_together_with_its_watchdog_the_wrapper_still_takes_the_command_itself_
     wait_until("the command is gone", || !is_running(child));
 }
 
+/// F022: Even if the wrapper itself is frozen, its command is gone before the next one starts.
 #[test]
 fn f022_a_frozen_wrapper_loses_its_command_before_the_next_one_starts() {
     let sandbox = Sandbox::new();

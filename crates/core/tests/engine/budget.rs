@@ -8,6 +8,8 @@ use leasehold_core::store::Holder;
 
 use crate::support::{World, acquired, assert_about, busy, free, millis, name, pass, secs, waiting};
 
+/// F126: The wait is one budget from the start; however often a waiter wakes, it gives up neither early nor
+/// late.
 #[tokio::test(start_paused = true)]
 async fn trap_29_f126_the_budget_to_wait_is_one_and_kept_to_the_letter() {
     let world = World::new();
@@ -53,6 +55,7 @@ async fn trap_29_the_budget_may_be_shorter_or_longer_than_the_ttl() {
     }
 }
 
+/// F037: Waiting for ever really waits, and the longest wait does not overflow.
 #[tokio::test(start_paused = true)]
 async fn f037_waiting_for_ever_lasts_for_hours_and_the_longest_wait_does_not_overflow() {
     let world = World::new();

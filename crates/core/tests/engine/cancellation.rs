@@ -68,6 +68,7 @@ async fn trap_30_a_free_name_acquired_and_cancelled_at_every_point() {
     .await;
 }
 
+/// F033: A waiting acquire that is dropped at any point leaves no queue entry, and the next waiter is served.
 #[tokio::test(start_paused = true)]
 async fn trap_27_trap_30_f033_a_waiting_acquire_cancelled_at_every_point() {
     cancelled_at_every_point(async |polls| {
@@ -136,6 +137,8 @@ async fn trap_30_run_cancelled_at_every_point_drops_the_body_and_frees_the_name(
     .await;
 }
 
+/// F009, F130: A release that is cancelled at any point, once or again, still completes: clean-up is not the
+/// caller's to cancel.
 #[tokio::test(start_paused = true)]
 async fn trap_31_f009_f130_a_release_cancelled_at_every_point_still_completes() {
     cancelled_at_every_point(async |polls| {
@@ -202,6 +205,7 @@ async fn an_extension_cancelled_at_every_point_goes_on_and_the_lease_is_held() {
     .await;
 }
 
+/// F003: An acquire that is dropped at any time leaves the name free and nothing that renews it.
 #[tokio::test(start_paused = true)]
 async fn f003_an_acquire_dropped_at_any_time_leaves_the_name_free() {
     let random = Random::new(3);
@@ -219,6 +223,7 @@ async fn f003_an_acquire_dropped_at_any_time_leaves_the_name_free() {
     assert_eq!(a.renewals(), 0);
 }
 
+/// F004: No renewal is sent once a release was called, in whatever order replies come in.
 #[tokio::test(start_paused = true)]
 async fn trap_13_f004_nothing_is_renewed_once_the_release_was_called() {
     let random = Random::new(4);
@@ -248,6 +253,7 @@ async fn trap_13_f004_nothing_is_renewed_once_the_release_was_called() {
     a.assert_idle("after all");
 }
 
+/// F010: A guard that is dropped, for whatever reason, frees its name in about a round trip.
 #[tokio::test(start_paused = true)]
 async fn trap_32_f010_a_dropped_guard_frees_the_name_in_a_round_trip() {
     let (world, a, b) = slow_world().await;
@@ -280,6 +286,7 @@ async fn trap_32_guards_dropped_in_an_outage_are_released_when_it_ends() {
     a.assert_idle("after the outage");
 }
 
+/// F067: A lease that has ended blocks nobody in its own process, even while its guard is kept.
 #[tokio::test(start_paused = true)]
 async fn f067_a_lease_that_ended_blocks_nobody_in_its_own_process() {
     for released in [true, false] {

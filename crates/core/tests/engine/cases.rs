@@ -5,6 +5,7 @@ use leasehold_core::{Attempt, Name};
 
 use crate::support::*;
 
+/// F099: However often a lease is renewed, its holder's death frees the name within one TTL.
 #[tokio::test(start_paused = true)]
 async fn f099_renewing_often_never_makes_a_lease_longer_than_its_ttl() {
     let world = World::new();
@@ -21,6 +22,8 @@ async fn f099_renewing_often_never_makes_a_lease_longer_than_its_ttl() {
     assert!(world.now().since(died) <= secs(10) + TICK);
 }
 
+/// F124: A second acquire through the same lock object is refused like anybody else's; prolonging is a call
+/// of its own.
 #[tokio::test(start_paused = true)]
 async fn f124_a_lock_acquired_twice_is_refused_the_second_time() {
     let world = World::new();
@@ -34,6 +37,7 @@ async fn f124_a_lock_acquired_twice_is_refused_the_second_time() {
     free(guard).await;
 }
 
+/// F090: Nothing is forgotten because many other names were used: there is no cache of locks that evicts.
 #[tokio::test(start_paused = true)]
 async fn f090_touching_many_other_names_takes_nothing_from_a_holder_or_a_waiter() {
     let world = World::new();
@@ -52,6 +56,8 @@ async fn f090_touching_many_other_names_takes_nothing_from_a_holder_or_a_waiter(
     assert!(waiter.await.unwrap() > token);
 }
 
+/// F109: Acquiring is one atomic step, so contenders never enter together however a release and their tries
+/// interleave.
 #[tokio::test(start_paused = true)]
 async fn f109_fifty_contenders_never_enter_together_over_thousands_of_rounds() {
     let world = World::new();
@@ -86,6 +92,8 @@ async fn f109_fifty_contenders_never_enter_together_over_thousands_of_rounds() {
     }
 }
 
+/// F144: Names up to 512 bytes are used verbatim and stay distinct; longer ones and control characters are
+/// refused.
 #[tokio::test(start_paused = true)]
 async fn f144_long_names_that_differ_in_one_place_are_different_and_too_long_ones_are_refused() {
     let world = World::new();
@@ -104,6 +112,7 @@ async fn f144_long_names_that_differ_in_one_place_are_different_and_too_long_one
     }
 }
 
+/// F114: Rounds without a waiter, and waiters that give up, leave nothing in client or store.
 #[tokio::test(start_paused = true)]
 async fn f114_a_hundred_thousand_rounds_without_a_waiter_leave_nothing() {
     let world = World::new();

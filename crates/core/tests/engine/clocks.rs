@@ -54,6 +54,7 @@ async fn trap_5_a_renewal_counts_from_its_send_as_well() {
     free(guard).await;
 }
 
+/// F051: A pushed grant of unknown age is confirmed by asking again before it counts.
 #[tokio::test(start_paused = true)]
 async fn trap_26_f051_a_pushed_grant_of_unknown_age_is_confirmed_before_it_counts() {
     for bound in [GrantBound::Unknown, GrantBound::Age(secs(2)), GrantBound::Age(secs(60))] {
@@ -133,6 +134,7 @@ async fn trap_6_a_stepped_wall_clock_changes_no_lease() {
     free(guard).await;
 }
 
+/// F120: A flush is noticed by the holder as a loss, and fencing tokens keep growing.
 #[tokio::test(start_paused = true)]
 async fn trap_37_f120_a_flush_is_noticed_and_fencing_tokens_keep_growing() {
     let world = World::new();

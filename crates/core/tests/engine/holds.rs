@@ -24,6 +24,8 @@ async fn a_fixed_lease_is_not_renewed_and_ends_on_time() {
     free(next).await;
 }
 
+/// F094, F100: A lease has its time from its first moment, in milliseconds, and lasts all of it but for the
+/// stated margin.
 #[tokio::test(start_paused = true)]
 async fn trap_9_f094_f100_a_lease_has_its_time_from_its_first_moment_and_lasts_but_for_the_margin() {
     let world = World::new();
@@ -41,6 +43,7 @@ async fn trap_9_f094_f100_a_lease_has_its_time_from_its_first_moment_and_lasts_b
     }
 }
 
+/// F096: With `max_hold`, hung work is told and the next one gets in.
 #[tokio::test(start_paused = true)]
 async fn trap_18_f096_hung_work_is_told_at_max_hold_and_the_next_one_gets_in() {
     let world = World::new();
@@ -57,6 +60,7 @@ async fn trap_18_f096_hung_work_is_told_at_max_hold_and_the_next_one_gets_in() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
+/// F096: With `max_hold`, a hung body is cancelled and its name free at once.
 #[tokio::test(start_paused = true)]
 async fn trap_18_f096_a_hung_body_is_cancelled_at_max_hold_and_the_name_is_free_at_once() {
     let world = World::new();
@@ -104,6 +108,7 @@ async fn min_hold_that_has_passed_changes_nothing() {
     world.assert_empty("after the release");
 }
 
+/// F108: With `min_hold`, a job that is faster than the clocks differ runs once per period.
 #[tokio::test(start_paused = true)]
 async fn f108_a_fast_job_runs_once_per_period_on_servers_whose_clocks_differ() {
     let world = World::new();

@@ -130,6 +130,7 @@ async fn trap_21_a_holder_cut_off_is_told_a_margin_before_its_lease_ends_on_the_
     }
 }
 
+/// F016: The body of the scoped form is cancelled before the lease can have ended.
 #[tokio::test(start_paused = true)]
 async fn trap_21_f016_the_body_is_cancelled_before_the_lease_can_have_ended() {
     struct Work<'a> {
@@ -178,6 +179,7 @@ async fn a_body_that_completes_although_the_lease_is_lost_gives_its_value_with_t
     a.assert_idle("after the run");
 }
 
+/// F105: A process that was stopped for longer than its TTL sees the loss at its next look.
 #[tokio::test(start_paused = true)]
 async fn trap_6_trap_20_f105_a_process_that_was_stopped_sees_the_loss_at_its_next_look() {
     let world = World::new();
@@ -206,6 +208,7 @@ async fn a_stop_shorter_than_the_lease_is_survived() {
     free(guard).await;
 }
 
+/// F105: A process that was stopped between request and reply does not take the dead grant for a lease.
 #[tokio::test(start_paused = true)]
 async fn f105_a_process_stopped_between_request_and_reply_does_not_take_a_dead_grant_for_a_lease() {
     let world = World::new();
@@ -220,6 +223,7 @@ async fn f105_a_process_stopped_between_request_and_reply_does_not_take_a_dead_g
     free(guard).await;
 }
 
+/// F096: A body that panics frees its name.
 #[tokio::test(start_paused = true)]
 async fn f096_a_body_that_panics_frees_the_name() {
     let world = World::new();
@@ -246,6 +250,7 @@ async fn a_body_that_fails_frees_the_name_and_its_error_comes_back() {
     world.assert_empty("after the failure");
 }
 
+/// F078: The body does not run when the name is taken or the store cannot be reached.
 #[tokio::test(start_paused = true)]
 async fn trap_57_f078_the_body_does_not_run_without_the_lease_or_without_the_store() {
     let world = World::new();

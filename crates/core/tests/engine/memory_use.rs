@@ -6,6 +6,7 @@ use std::task::{Context, Waker};
 
 use crate::support::{World, acquired, busy, free, millis, pass, secs};
 
+/// F112: Names that were used once leave nothing in memory and nothing in the store.
 #[tokio::test(start_paused = true)]
 async fn trap_59_f112_a_hundred_thousand_names_used_once_leave_nothing() {
     let world = World::new();

@@ -6,6 +6,8 @@ use leasehold_core::{ClientSettings, ErrorKind, KeeperRuntime, LockOptions, Name
 
 use crate::support::{World, free, millis, pass, secs};
 
+/// F034, F037, F097: TTLs of zero, below 10 ms, above 24 h or beyond any number are refused, naming the
+/// limits, before anything is sent.
 #[tokio::test(start_paused = true)]
 async fn trap_8_f034_f037_f097_ttls_outside_the_limits_are_refused_before_anything_is_sent() {
     let world = World::new();
@@ -59,6 +61,7 @@ async fn trap_8_names_outside_the_limits_are_refused_before_anything_is_sent() {
     world.assert_empty("after all");
 }
 
+/// F054: Names are keys verbatim, never shortened or hashed, so distinct names never collide.
 #[tokio::test(start_paused = true)]
 async fn f054_distinct_names_never_collide() {
     let world = World::new();
@@ -103,6 +106,7 @@ async fn nothing_is_sent_before_the_future_is_polled() {
     a.assert_idle("after the drop");
 }
 
+/// F103: Every acquisition has a new owner token of 128 random bits from the operating system.
 #[tokio::test(start_paused = true)]
 async fn trap_34_f103_every_owner_token_is_new_and_of_128_random_bits() {
     let world = World::new();

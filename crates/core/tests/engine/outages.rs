@@ -212,6 +212,8 @@ async fn an_outage_that_ends_leaves_waiters_in_their_places() {
     }
 }
 
+/// F013: In an outage the caller of a release is told at the store timeout, and the release goes on in the
+/// background.
 #[tokio::test(start_paused = true)]
 async fn trap_31_f013_a_release_in_an_outage_is_told_at_the_store_timeout_and_goes_on() {
     for (outage, kind) in [(Outage::Unreachable, ErrorKind::Unavailable), (Outage::Hang, ErrorKind::Unknown)]
@@ -236,6 +238,7 @@ async fn trap_31_f013_a_release_in_an_outage_is_told_at_the_store_timeout_and_go
     }
 }
 
+/// F013: A release during a short outage succeeds.
 #[tokio::test(start_paused = true)]
 async fn f013_a_release_during_a_short_outage_succeeds() {
     let world = World::new();
@@ -249,6 +252,7 @@ async fn f013_a_release_during_a_short_outage_succeeds() {
     a.assert_idle("after the release");
 }
 
+/// F049: Pauses of the store leave no lease and no renewal behind.
 #[tokio::test(start_paused = true)]
 async fn trap_13_f049_pauses_of_the_server_leave_no_lease_and_no_renewal() {
     for seed in 0..10 {

@@ -43,6 +43,7 @@ async fn a_lease_is_renewed_every_third_of_its_ttl_and_to_no_more_than_its_ttl()
     }
 }
 
+/// F058: The fencing token stays over renewals and grows with every grant.
 #[tokio::test(start_paused = true)]
 async fn trap_54_f058_the_fencing_token_stays_over_renewals_and_grows_over_grants() {
     let world = World::new();
@@ -99,6 +100,8 @@ async fn lost_requests_replies_and_hanging_of_renewals_are_survived_inside_the_l
     free(guard).await;
 }
 
+/// F039: What goes wrong with one lease does not stop the renewal of others, nor of the next lease of its
+/// name.
 #[tokio::test(start_paused = true)]
 async fn trap_16_f039_the_trouble_of_one_lease_is_not_that_of_others() {
     let world = World::new();
@@ -141,6 +144,7 @@ async fn trap_17_renewals_that_are_due_together_go_out_in_the_order_of_their_dea
     assert_eq!(a.renewals(), 1, "in one round trip");
 }
 
+/// F036: Very many leases are renewed in batches, in the order of their deadlines, and none is lost.
 #[tokio::test(start_paused = true)]
 async fn trap_17_f036_very_many_leases_are_renewed_in_batches_and_none_is_lost() {
     let world = World::new();
@@ -250,6 +254,7 @@ async fn trap_15_the_end_of_a_lost_lease_leaves_the_next_lease_of_its_name_renew
     a.assert_idle("after both");
 }
 
+/// F040: A renewal does not bring back a missing lease: its holder is told.
 #[tokio::test(start_paused = true)]
 async fn trap_11_f040_a_renewal_does_not_bring_back_a_missing_lease() {
     let world = World::new();
@@ -264,6 +269,7 @@ async fn trap_11_f040_a_renewal_does_not_bring_back_a_missing_lease() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
+/// F102: A renewal compares the owner and does not prolong the lease of another.
 #[tokio::test(start_paused = true)]
 async fn trap_10_f102_a_renewal_does_not_prolong_the_lease_of_another() {
     let world = World::new();

@@ -8,6 +8,7 @@ use crate::support::{
     TICK, World, acquired, assert_about, busy, free, millis, name, pass, polled, secs, waiting,
 };
 
+/// F001: After a lost reply the retry recognises its own lease.
 #[tokio::test(start_paused = true)]
 async fn trap_1_f001_after_a_lost_reply_the_retry_recognises_its_own_lease() {
     for wait in [None, Some(secs(3))] {
@@ -65,6 +66,7 @@ async fn a_waiter_whose_reply_is_lost_stays_in_its_place() {
     free(acquired(third.await.unwrap())).await;
 }
 
+/// F082: Giving up after lost replies frees the name at once.
 #[tokio::test(start_paused = true)]
 async fn trap_2_f082_giving_up_after_lost_replies_frees_the_name_at_once() {
     let world = World::new();
@@ -84,6 +86,7 @@ async fn trap_2_f082_giving_up_after_lost_replies_frees_the_name_at_once() {
     a.assert_idle("after giving up");
 }
 
+/// F082: A lease that is over when its grant arrives is given back.
 #[tokio::test(start_paused = true)]
 async fn trap_2_f082_a_lease_that_is_over_when_its_grant_arrives_is_given_back() {
     let world = World::new();
@@ -159,6 +162,7 @@ async fn trap_4_a_retried_acquire_grants_the_whole_time_again() {
     free(guard).await;
 }
 
+/// F013: A release whose request is lost is repeated until the name is free.
 #[tokio::test(start_paused = true)]
 async fn f013_a_release_whose_request_is_lost_is_repeated_until_the_name_is_free() {
     let world = World::new();
@@ -169,6 +173,7 @@ async fn f013_a_release_whose_request_is_lost_is_repeated_until_the_name_is_free
     free(acquired(b.lock("job").try_acquire().await)).await;
 }
 
+/// F013: A release whose reply is lost is told as unknown, and the name is free.
 #[tokio::test(start_paused = true)]
 async fn f013_a_release_whose_reply_is_lost_is_unknown_and_the_name_is_free() {
     let world = World::new();
@@ -195,6 +200,8 @@ async fn trap_10_a_stale_release_is_already_lost_and_touches_nobody() {
     free(newer).await;
 }
 
+/// F085: Each acquisition gives a guard with an owner token of its own, so a late release cannot free the
+/// lease of another task.
 #[tokio::test(start_paused = true)]
 async fn trap_34_f085_each_acquisition_has_an_owner_token_of_its_own() {
     let world = World::new();

@@ -146,6 +146,7 @@ async fn trying_neither_waits_nor_overtakes_who_waits() {
     assert!(matches!(c.lock("job").try_acquire().await, Ok(Attempt::Acquired(_))));
 }
 
+/// F007, F046: Queueing and trying are one step, so a release at any moment of the wait hands over at once.
 #[tokio::test(start_paused = true)]
 async fn trap_22_f007_f046_a_release_at_any_moment_of_the_wait_hands_over_at_once() {
     let random = Random::new(7);
@@ -169,6 +170,7 @@ async fn trap_22_f007_f046_a_release_at_any_moment_of_the_wait_hands_over_at_onc
     }
 }
 
+/// F043: The first waiter is served when the lease of a dead holder ends.
 #[tokio::test(start_paused = true)]
 async fn trap_24_f043_the_first_waiter_is_served_when_the_lease_of_a_dead_holder_ends() {
     for waiters in [1_u64, 50] {
@@ -271,6 +273,7 @@ async fn trap_27_dead_waiters_are_skipped_in_the_release() {
     assert_about(world.now().since(released), Duration::ZERO);
 }
 
+/// F019: A dead first waiter, after many that gave up, delays nobody.
 #[tokio::test(start_paused = true)]
 async fn trap_27_f019_a_dead_head_after_many_that_gave_up_delays_nobody() {
     let world = World::new();
@@ -331,6 +334,7 @@ async fn trap_24_a_holder_and_the_first_waiter_that_die_together_delay_those_beh
     }
 }
 
+/// F042: A live waiter keeps its place however long it waits.
 #[tokio::test(start_paused = true)]
 async fn trap_27_f042_a_live_waiter_keeps_its_place_however_long_it_waits() {
     let world = World::new();
@@ -350,6 +354,7 @@ async fn trap_27_f042_a_live_waiter_keeps_its_place_however_long_it_waits() {
     assert_about(world.now().since(released), Duration::ZERO);
 }
 
+/// F045: Waiters that leave take nothing from those that stay.
 #[tokio::test(start_paused = true)]
 async fn f045_waiters_that_leave_take_nothing_from_those_that_stay() {
     let world = World::new();
@@ -383,6 +388,7 @@ async fn f045_waiters_that_leave_take_nothing_from_those_that_stay() {
     world.assert_empty("after all");
 }
 
+/// F129: A waiter whose queue entry is lost takes its old place again.
 #[tokio::test(start_paused = true)]
 async fn f129_a_waiter_whose_queue_entry_is_lost_takes_its_old_place_again() {
     let world = World::new();
@@ -402,6 +408,7 @@ async fn f129_a_waiter_whose_queue_entry_is_lost_takes_its_old_place_again() {
     assert_about(world.now().since(released), Duration::ZERO);
 }
 
+/// F027: A waiter to which nothing can be pushed polls.
 #[tokio::test(start_paused = true)]
 async fn trap_28_f027_a_waiter_to_which_nothing_can_be_pushed_polls() {
     let world = World::new();
@@ -450,6 +457,7 @@ async fn trap_46_data_that_is_no_lock_is_refused_at_once_and_left_untouched() {
     b.assert_idle("after the refusal");
 }
 
+/// F127: Short sections follow each other without a pause.
 #[tokio::test(start_paused = true)]
 async fn f127_short_sections_follow_each_other_without_a_pause() {
     let world = World::new();
