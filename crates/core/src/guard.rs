@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, LostCause};
 use crate::fencing::FencingToken;
 use crate::lease::LeaseState;
 use crate::mutation::{Rule, on};
-use crate::name::Name;
+use crate::name::{Name, Namespace};
 use crate::observe;
 use crate::options::{COMMAND_TIMEOUT, MAX_TTL, MIN_TTL};
 use crate::owner::OwnerToken;
@@ -33,6 +33,11 @@ impl Lease {
     /// The name that is held.
     pub fn name(&self) -> &Name {
         &self.cell.name
+    }
+
+    /// The namespace of the store that granted it. Fencing tokens of one namespace only can be compared.
+    pub fn namespace(&self) -> Namespace {
+        self.engine.store.namespace()
     }
 
     /// The fencing token of this grant. It stays the same while the lease is renewed.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::{Error, LostCause};
 use crate::fencing::FencingToken;
-use crate::name::Name;
+use crate::name::{Name, Namespace};
 use crate::owner::{Label, OwnerToken};
 
 /// What a store's operation returns.
@@ -32,6 +32,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// The store as messages name it: its URL without secrets.
     fn describe(&self) -> String;
+
+    /// The namespace whose names this store keeps: fencing tokens of different namespaces cannot be compared.
+    fn namespace(&self) -> Namespace {
+        Namespace::default()
+    }
 
     /// Tells the store where to deliver what happens without being asked. Called once, before any operation.
     fn attach(&self, sink: Weak<dyn EventSink>);

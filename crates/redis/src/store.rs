@@ -9,7 +9,7 @@ use leasehold_core::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection,
     Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture,
 };
-use leasehold_core::{COMMAND_TIMEOUT, Error, Label, Name};
+use leasehold_core::{COMMAND_TIMEOUT, Error, Label, Name, Namespace};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -161,6 +161,10 @@ impl Store for RedisStore {
 
     fn describe(&self) -> String {
         self.shared.config.describe()
+    }
+
+    fn namespace(&self) -> Namespace {
+        self.shared.config.namespace().clone()
     }
 
     fn attach(&self, sink: Weak<dyn EventSink>) {

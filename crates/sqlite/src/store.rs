@@ -10,7 +10,7 @@ use leasehold_core::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection,
     Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture,
 };
-use leasehold_core::{Error, ErrorKind, Label, Name};
+use leasehold_core::{Error, ErrorKind, Label, Name, Namespace};
 
 use crate::database::{Database, Pace};
 use crate::failure::Failure;
@@ -222,6 +222,10 @@ impl Store for SqliteStore {
         let mut capabilities = Capabilities::all(POLLING);
         capabilities.push = false;
         capabilities
+    }
+
+    fn namespace(&self) -> Namespace {
+        self.shared.options.namespace.clone()
     }
 
     fn describe(&self) -> String {
