@@ -45,8 +45,15 @@ pub(crate) struct StoreArgs {
     /// Where leases live: redis://…, rediss://…, sqlite:PATH, or local (a file for this machine)
     #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// How long the store may be unreachable before giving up
-    #[arg(long, global = true, value_name = "DURATION", value_parser = durations::parse, default_value = "10s")]
+    /// How long the store may be unreachable before giving up; one request has 1s of it
+    #[arg(
+        long,
+        global = true,
+        value_name = "DURATION",
+        allow_hyphen_values = true,
+        value_parser = durations::between(LEAST_STORE_TIMEOUT, MAX_TTL),
+        default_value = "10s"
+    )]
     pub(crate) store_timeout: Duration,
     /// Prefix of every key, `lock:` unless the URL says otherwise
     #[arg(long, global = true, value_name = "PREFIX")]
@@ -88,28 +95,28 @@ pub(crate) enum Action {
 #[command(after_help = RUN_HELP)]
 pub(crate) struct RunArgs {
     /// How long the lease outlives a crash; it is renewed while the command runs [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = durations::between(MIN_TTL, MAX_TTL))]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::between(LEAST_TTL, MAX_TTL))]
     pub(crate) ttl: Option<Duration>,
     /// Wait at most this long for the name [default: without limit]
-    #[arg(long, value_name = "DURATION", value_parser = durations::parse, conflicts_with = "no_wait")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::parse, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: exit at once with 75 if the name is taken
     #[arg(short, long)]
     pub(crate) no_wait: bool,
     /// Stop the command and give the name up after this long
-    #[arg(long, value_name = "DURATION", value_parser = durations::between(MIN_TTL, MAX_HOLD_LIMIT))]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::between(MIN_TTL, MAX_HOLD_LIMIT))]
     pub(crate) max_hold: Option<Duration>,
     /// Keep the name taken for at least this long, even if the command ends earlier
-    #[arg(long, value_name = "DURATION", value_parser = durations::between(MIN_HOLD, MAX_TTL))]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::between(MIN_HOLD, MAX_TTL))]
     pub(crate) min_hold: Option<Duration>,
     /// Time between TERM and KILL, less than half of the TTL [default: 5s or a quarter of the TTL]
-    #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::parse)]
     pub(crate) grace: Option<Duration>,
     /// Do not renew: the lease ends after the TTL, and the command is stopped before that
     #[arg(long)]
     pub(crate) fixed: bool,
     /// Exit with this code instead of 75 when the name is taken
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::failure::BUSY, hide_default_value = true)]
+    #[arg(short = 'E', long, value_name = "CODE", allow_negative_numbers = true, default_value_t = crate::failure::BUSY, hide_default_value = true)]
     pub(crate) busy_code: u8,
     /// Do not say who has the name while it is taken
     #[arg(short, long)]
@@ -121,6 +128,10 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+/// The shortest lease that leaves time to renew it, and to stop the command before it ends.
+const LEAST_TTL: Duration = Duration::from_millis(100);
+/// Nothing answers in less.
+const LEAST_STORE_TIMEOUT: Duration = Duration::from_millis(1);
 /// The shortest time that a store can keep a name for.
 const MIN_HOLD: Duration = Duration::from_millis(1);
 

@@ -5,14 +5,14 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use leasehold::{BreakMode, BreakReply, Holder};
 
 use crate::args::{BreakArgs, StoreArgs};
-use crate::connect::connect;
+use crate::connect::connect_to_look;
 use crate::durations::show;
 use crate::failure::Failure;
 use crate::output::say;
 
 /// Breaks the lease of a name.
 pub(crate) async fn break_lease(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure> {
-    let client = connect(store).await?;
+    let client = connect_to_look(store).await?;
     let holder = client.inspect(&args.name).await?.and_then(|inspection| inspection.holder);
     let Some(holder) = holder else {
         say(format_args!("{} is free: nothing to break", args.name));

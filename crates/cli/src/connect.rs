@@ -1,6 +1,6 @@
 //! From the options that name a store to a client.
 
-use leasehold::{Client, Error, Namespace};
+use leasehold::{Client, ClientBuilder, Error, Namespace};
 use leasehold_redis::RedisConfig;
 
 use crate::args::StoreArgs;
@@ -8,8 +8,17 @@ use crate::failure::Failure;
 
 /// Connects to the store. There is no default: a lock in the wrong place excludes nobody.
 pub(crate) async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
+    connect_with(args, Client::builder()).await
+}
+
+/// Connects to look at what is there: a store that does not exist is not created.
+pub(crate) async fn connect_to_look(args: &StoreArgs) -> Result<Client, Failure> {
+    connect_with(args, Client::builder().existing_only()).await
+}
+
+async fn connect_with(args: &StoreArgs, builder: ClientBuilder) -> Result<Client, Failure> {
     let url = url(args)?;
-    let mut builder = Client::builder().store_timeout(args.store_timeout);
+    let mut builder = builder.store_timeout(args.store_timeout);
     if let Some(namespace) = &args.namespace {
         builder = builder.namespace(Namespace::new(namespace)?);
     }

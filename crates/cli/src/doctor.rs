@@ -4,7 +4,7 @@ use leasehold::{Finding, Severity};
 use serde_json::json;
 
 use crate::args::{DoctorArgs, StoreArgs};
-use crate::connect::{self, connect};
+use crate::connect::{self, connect_to_look};
 use crate::failure::Failure;
 use crate::output::{self, Style, one_line, styled};
 
@@ -16,7 +16,7 @@ pub(crate) async fn examine(store: &StoreArgs, args: &DoctorArgs) -> Result<u8, 
     if args.acl {
         return print_rights(store).map(|()| 0);
     }
-    let client = connect(store).await?;
+    let client = connect_to_look(store).await?;
     let mut findings = client.diagnose().await?;
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let fine = findings.iter().all(|finding| finding.severity == Severity::Fine);

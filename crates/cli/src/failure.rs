@@ -59,7 +59,7 @@ impl From<Error> for Failure {
 }
 
 /// The message, and those of its causes that it does not repeat already.
-fn with_causes(error: &Error) -> String {
+pub(crate) fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

@@ -6,14 +6,14 @@ use leasehold::{Holder, Inspection};
 use serde_json::{Value, json};
 
 use crate::args::{LsArgs, ShowArgs, StoreArgs};
-use crate::connect::connect;
+use crate::connect::connect_to_look;
 use crate::durations::show as shown;
 use crate::failure::Failure;
 use crate::output::{self, Style, say, styled};
 
 /// Lists names.
 pub(crate) async fn list(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure> {
-    let client = connect(store).await?;
+    let client = connect_to_look(store).await?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let listing = client.list(&args.prefix, limit).await?;
     if args.json {
@@ -38,7 +38,7 @@ pub(crate) async fn list(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure
 
 /// Shows one name.
 pub(crate) async fn show(store: &StoreArgs, args: &ShowArgs) -> Result<(), Failure> {
-    let client = connect(store).await?;
+    let client = connect_to_look(store).await?;
     let inspection = client.inspect(&args.name).await?;
     if args.json {
         let free = || json!({ "name": args.name, "holder": Value::Null, "waiters": [] });

@@ -15,7 +15,7 @@ use crate::lease::{Machine, Terms};
 use crate::mutation::{Rule, on};
 use crate::name::Name;
 use crate::observe::{self, Acquired};
-use crate::options::{COMMAND_TIMEOUT, CheckedOptions, Wait};
+use crate::options::{COMMAND_TIMEOUT, CheckedOptions, Wait, rounded};
 use crate::owner::OwnerToken;
 use crate::queue::Turn;
 use crate::store::{AcquireReply, AcquireRequest, Held, Holder, QueueRequest, Ticket};
@@ -150,6 +150,13 @@ impl<'a> Acquisition<'a> {
         turn: Option<Turn>,
     ) -> Result<Self, Error> {
         let owner = match &options.owner {
+            // The guard it has would go on believing that it alone holds the lease.
+            Some(owner) if on(Rule::ResumeElsewhere) && engine.holds(name, owner) => {
+                return Err(Error::config(format!(
+                    "{name}: this client holds the lease of that owner token already: use its guard, or release \
+                     it before resuming"
+                )));
+            }
             Some(owner) => owner.clone(),
             None => OwnerToken::generate(&*engine.entropy, &engine.label)?,
         };
@@ -258,7 +265,7 @@ impl<'a> Acquisition<'a> {
                 format!(
                     "{} gave no reply within {:?}",
                     self.engine.store.describe(),
-                    patience.since(sent_at)
+                    rounded(patience.since(sent_at))
                 ),
             )),
         };
@@ -290,8 +297,8 @@ impl<'a> Acquisition<'a> {
     fn store_given_up(&mut self, now: Moment) -> Option<Error> {
         let timeout = self.engine.store_timeout;
         let trouble = self.trouble.take_if(|trouble| now >= trouble.since.after(timeout))?;
-        let words =
-            format_args!("{}: no usable answer from the store for {timeout:?}", self.name).to_string();
+        let words = format_args!("{}: no usable answer from the store for {:?}", self.name, rounded(timeout))
+            .to_string();
         if trouble.error.kind() == ErrorKind::Unavailable && self.unanswered_until.is_some() {
             // The last request was not executed; an earlier one may have been.
             let message = format!("{words}, and an earlier request got no reply: {}", trouble.error);

@@ -17,7 +17,7 @@ use crate::keeper;
 use crate::lock::Lock;
 use crate::mutation::{Rule, on};
 use crate::name::Name;
-use crate::options::{DEFAULT_STORE_TIMEOUT, LockOptions};
+use crate::options::{DEFAULT_STORE_TIMEOUT, LockOptions, rounded};
 use crate::owner::Label;
 use crate::store::{
     BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection, Listing, Store, StoreFuture,
@@ -94,7 +94,7 @@ impl Client {
     /// again while it reports `Unavailable`, until `store_timeout` has passed.
     ///
     /// # Errors
-    /// What `connect` reported last; `Config` for defaults outside their limits.
+    /// What `connect` reported last; `Config` for defaults outside their limits and for a `store_timeout` of zero.
     ///
     /// # Cancel safety
     /// Dropping the future closes what was opened.
@@ -104,6 +104,11 @@ impl Client {
         F: Future<Output = Result<Arc<dyn Store>, Error>> + Send + 'static,
     {
         settings.defaults.check(true)?;
+        if settings.store_timeout.is_zero() {
+            return Err(Error::config(
+                "store_timeout is 0: a store has to be given some time to answer, for instance 10 s",
+            ));
+        }
         let (send, receive) = oneshot::channel();
         let defaults = settings.defaults.clone();
         let work = |settings: ClientSettings, handle: Handle| async move {
@@ -169,7 +174,8 @@ impl Client {
             .map_err(|error| error.context(&name))
     }
 
-    /// The taken names that start with the prefix, at most `limit` of them.
+    /// The taken names that start with the prefix, at most `limit` of them. Names that are released while they are
+    /// being listed are left out, so there can be fewer than `limit` although there are more.
     ///
     /// # Errors
     /// What the store reports.
@@ -214,10 +220,12 @@ impl Client {
     ///
     /// # Errors
     /// `Unknown` when some were not confirmed in time; they go on in the background while the process lives.
+    /// `Config` in a forked child, where nothing runs in the background.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the client closed.
     pub async fn close(&self, timeout: Duration) -> Result<(), Error> {
+        self.engine.check_process()?;
         self.engine.closed.store(true, Ordering::Release);
         let until = self.engine.now().after(timeout);
         match self.engine.timers.before(until, self.engine.cleanups.finished()).await {
@@ -249,13 +257,17 @@ impl Client {
         repeat: Repeat,
         question: impl Fn() -> StoreFuture<'a, Result<T, Error>>,
     ) -> Result<T, Error> {
+        self.engine.check_process()?;
         let timers = &self.engine.timers;
         let ends = timers.now().after(self.engine.store_timeout);
         let mut pause = FIRST_PAUSE;
         loop {
             let reply = timers.before(ends, question()).await.unwrap_or_else(|| {
-                let message =
-                    format!("{} gave no answer within {:?}", self.store(), self.engine.store_timeout);
+                let message = format!(
+                    "{} gave no answer within {:?}",
+                    self.store(),
+                    rounded(self.engine.store_timeout)
+                );
                 Err(Error::new(repeat.no_answer(), message))
             });
             match reply {
@@ -350,7 +362,8 @@ where
         let now = timers.now();
         if now >= ends {
             let silent = || Error::new(ErrorKind::Unavailable, "it gives no answer");
-            let words = format_args!("the store could not be connected within {limit:?}").to_string();
+            let words =
+                format_args!("the store could not be connected within {:?}", rounded(limit)).to_string();
             return Err(last.unwrap_or_else(silent).context(words));
         }
         let last_look = ends.before(LAST_LOOK);

@@ -87,6 +87,11 @@ impl Shared {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::config("this client is closed: connect a new one"));
         }
+        self.check_process()
+    }
+
+    /// Whether there is a thread that works for this client.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
         if on(Rule::LostInFork) && self.process != std::process::id() {
             return Err(Error::config(
                 "this client was connected before the process forked, and its thread stayed with the parent: \
@@ -94,6 +99,12 @@ impl Shared {
             ));
         }
         Ok(())
+    }
+
+    /// Whether a guard of this client holds the name under this owner token.
+    pub(crate) fn holds(&self, name: &Name, owner: &OwnerToken) -> bool {
+        let found = self.schedule().items().find(|cell| cell.name == *name && cell.owner == *owner).cloned();
+        found.is_some_and(|cell| cell.machine().is_active())
     }
 
     pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule<LeaseCell>> {

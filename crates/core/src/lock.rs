@@ -30,6 +30,8 @@ pub struct Busy {
     pub holder: Option<String>,
     /// How long the present lease lasts if it is not renewed; `None` when it is not known or has no end.
     pub remaining: Option<Duration>,
+    /// Whether somebody may renew it: not a name that is only kept for its `min_hold`, nor a broken lease.
+    pub renewable: bool,
 }
 
 impl Busy {
@@ -38,7 +40,9 @@ impl Busy {
             Holder::HandedOver => None,
             other => Some(other.to_string()),
         });
-        Self { name: name.clone(), holder, remaining: held.and_then(|held| held.remaining) }
+        let ends = |held: &Held| matches!(held.holder, Holder::Kept { .. } | Holder::Broken { .. });
+        let renewable = !held.as_ref().is_some_and(ends);
+        Self { name: name.clone(), holder, remaining: held.and_then(|held| held.remaining), renewable }
     }
 }
 
@@ -46,7 +50,8 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is held by {}", self.name, self.holder.as_deref().unwrap_or("another holder"))?;
         match self.remaining {
-            Some(remaining) => write!(f, " for another {remaining:.1?} unless renewed"),
+            Some(remaining) if self.renewable => write!(f, " for another {remaining:.1?} unless renewed"),
+            Some(remaining) => write!(f, " for another {remaining:.1?}"),
             None => Ok(()),
         }
     }
@@ -197,7 +202,8 @@ impl Lock {
     ///
     /// There is one lease, and both processes own it: when one of them releases it or drops its guard, the name
     /// is free, and the other believes that it holds it until its next renewal. So the previous one must have
-    /// stopped, or its writes must be checked by fencing token.
+    /// stopped, or its writes must be checked by fencing token. While a guard of this client holds the lease,
+    /// acquiring reports `Config`.
     pub fn owner(mut self, owner: OwnerToken) -> Self {
         self.options.owner = Some(owner);
         self
@@ -269,7 +275,8 @@ impl Lock {
     /// [`RunError::Lost`].
     ///
     /// # Errors
-    /// [`RunError::Busy`], [`RunError::Lost`], [`RunError::Store`] or the body's own as [`RunError::Body`].
+    /// [`RunError::Busy`], [`RunError::Lost`], [`RunError::Store`] or the body's own as [`RunError::Body`]. A body
+    /// that fails is reported as `Body` also when the lease was lost meanwhile: its error says more.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body and releases the name in the background.

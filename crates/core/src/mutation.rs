@@ -83,6 +83,8 @@ rules! {
     ReleaseOnDrop = "release-on-drop",
     /// Trap 33: a forked child does not own its parent's lease.
     LostInFork = "lost-in-fork",
+    /// A lease is resumed elsewhere, not beside its own guard.
+    ResumeElsewhere = "resume-elsewhere",
     /// Trap 37: fencing tokens grow past the store's clock.
     ClockFloor = "clock-floor",
     /// Trap 54: a grant mints a new fencing token.

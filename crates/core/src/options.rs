@@ -106,6 +106,11 @@ fn within(option: &str, given: Duration, least: Duration, most: Duration) -> Res
     Err(Error::config(format!("{option} is {given:?}: {least:?} to {} are allowed", readable(most))))
 }
 
+/// A duration for messages: parts of a millisecond tell nobody anything.
+pub(crate) fn rounded(duration: Duration) -> Duration {
+    if duration < Duration::from_millis(1) { duration } else { whole_millis(duration) }
+}
+
 fn readable(duration: Duration) -> String {
     match duration.as_secs() {
         seconds if seconds >= 2 * 24 * 60 * 60 => format!("{} days", seconds / (24 * 60 * 60)),

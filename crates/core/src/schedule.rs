@@ -47,6 +47,11 @@ impl<T> Schedule<T> {
         at < self.wakes_at
     }
 
+    /// All entries, in no order.
+    pub(crate) fn items(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.entries.values().map(|entry| &entry.item)
+    }
+
     /// Removes an entry.
     pub(crate) fn remove(&mut self, id: u64) {
         if let Some(entry) = self.entries.remove(&id) {

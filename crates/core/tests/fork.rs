@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::blocking::block_on;
+use leasehold_core::store::BreakMode;
 use leasehold_core::{
     Client, ClientSettings, ErrorKind, LeaseState, Load, LostCause, MemoryStore, MemoryWorld, Released,
     Store, SystemClock,
@@ -81,7 +83,13 @@ fn trap_33_a_forked_child_sees_the_lease_as_lost_and_leaves_it_to_its_parent() {
         must(7, client.load() == Load { leases: 2, ..Load::default() });
         // The engine's thread stayed with the parent: to wait for it would never end.
         let attempt = block_on(client.lock("other").unwrap().try_acquire());
-        must(8, attempt.is_err_and(|error| error.kind() == ErrorKind::Config));
+        let refused = |error: leasehold_core::Error| error.kind() == ErrorKind::Config;
+        must(8, attempt.is_err_and(refused));
+        must(9, block_on(client.inspect("dropped")).is_err_and(refused));
+        must(10, block_on(client.list("", 10)).is_err_and(refused));
+        must(11, block_on(client.diagnose()).is_err_and(refused));
+        must(12, block_on(client.break_lease("dropped", BreakMode::Now)).is_err_and(refused));
+        must(13, block_on(client.close(Duration::from_secs(60))).is_err_and(refused));
     });
     assert_eq!(failed, None, "the number of the check that failed in the child");
 

@@ -30,6 +30,12 @@ impl Client {
     /// | `sqlite:PATH` | that SQLite file (feature `sqlite`) |
     /// | `memory:` | this client's own memory, for tests |
     ///
+    /// Redis URLs take the parameters `namespace` (`lock:` by default), `db`, `label` (what operators read of this
+    /// process), `user` and `password` (for sockets), `ca`, `cert` and `key` (PEM files, for TLS), and
+    /// `scripting=off` with `allow_unfenced=1` (for servers that forbid scripts); special characters in them and in
+    /// the password are percent-encoded. A server that cannot be reached, or whose certificate is not accepted, is
+    /// tried again until `store_timeout` has passed.
+    ///
     /// # Errors
     /// `Config` for a URL that cannot be used, `Denied` and `Unavailable` as the store reports them.
     ///
@@ -41,7 +47,7 @@ impl Client {
 
     /// A client with settings of its own.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { settings: ClientSettings::default(), namespace: None }
+        ClientBuilder { settings: ClientSettings::default(), namespace: None, existing_only: false }
     }
 
     /// A client on a store in memory that runs on the caller's Tokio runtime, so that time can be paused: for
@@ -93,6 +99,7 @@ impl std::ops::Deref for Client {
 pub struct ClientBuilder {
     settings: ClientSettings,
     namespace: Option<Namespace>,
+    existing_only: bool,
 }
 
 impl ClientBuilder {
@@ -120,6 +127,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Do not create the file of `sqlite:PATH` if it is missing, but report `Config`: for programs that only look,
+    /// to which a mistyped path would seem a store where nothing is held.
+    pub fn existing_only(mut self) -> Self {
+        self.existing_only = true;
+        self
+    }
+
     /// Connects to the store of this URL; see [`Client::connect`].
     ///
     /// # Errors
@@ -128,6 +142,9 @@ impl ClientBuilder {
     /// # Cancel safety
     /// As there.
     pub async fn connect(self, url: &str) -> Result<Client, Error> {
+        if url != url.trim() {
+            return Err(unknown(url));
+        }
         if url == "memory:" {
             let clock = Arc::clone(&self.settings.clock);
             return start(self.settings, move || memory(&clock)).await;
@@ -139,7 +156,8 @@ impl ClientBuilder {
         #[cfg(feature = "sqlite")]
         if let Some(path) = sqlite_path(url)? {
             let namespace = self.namespace.unwrap_or_default();
-            let options = leasehold_sqlite::SqliteOptions { namespace, ..Default::default() };
+            let create = !self.existing_only || url == LOCAL;
+            let options = leasehold_sqlite::SqliteOptions { namespace, create, ..Default::default() };
             return start(self.settings, move || sqlite(path.clone(), options.clone())).await;
         }
         Err(unknown(url))
@@ -173,9 +191,13 @@ fn memory(clock: &Arc<dyn Clock>) -> Connecting {
     Box::pin(async move { Ok(store) })
 }
 
+/// The URL of the file of this machine.
+#[cfg(feature = "sqlite")]
+const LOCAL: &str = "local";
+
 #[cfg(feature = "sqlite")]
 fn sqlite_path(url: &str) -> Result<Option<std::path::PathBuf>, Error> {
-    if url == "local" {
+    if url == LOCAL {
         return leasehold_sqlite::default_path().map(Some);
     }
     let Some(path) = url.strip_prefix("sqlite:") else { return Ok(None) };
@@ -207,15 +229,27 @@ fn unknown(url: &str) -> Error {
     // A URL may hold a password: only its scheme is repeated, if it has one.
     let is_scheme =
         |text: &&str| text.len() <= 20 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme).filter(is_scheme).unwrap_or_default();
-    let mut known = vec!["memory:"];
-    if cfg!(feature = "redis") {
-        known.insert(0, "redis://HOST/");
-    }
-    if cfg!(feature = "sqlite") {
-        known.extend(["local (one machine)", "sqlite:PATH"]);
-    }
-    Error::config(format!("the store {scheme:?}… is not known: write {}", known.join(", ")))
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme).filter(is_scheme);
+    let which = scheme.map_or_else(|| "this".to_owned(), |scheme| format!("the store {scheme}://…"));
+    let what = if url != url.trim() {
+        "has spaces around it: remove them".to_owned()
+    } else if scheme.is_some_and(|scheme| scheme.to_ascii_lowercase().starts_with("valkey")) {
+        "is written redis://… for Valkey, too".to_owned()
+    } else if scheme.is_some_and(|scheme| scheme.to_ascii_lowercase().starts_with("redis")) {
+        "is written in small letters: redis://…".to_owned()
+    } else {
+        let mut known = Vec::new();
+        if cfg!(feature = "redis") {
+            known.push("redis://user:password@HOST:6379/");
+        }
+        if cfg!(feature = "sqlite") {
+            known.extend(["local (one machine)", "sqlite:PATH"]);
+        }
+        known.push("memory: (tests in one process)");
+        let what = if scheme.is_some() { "is not known" } else { "is not the URL of a store" };
+        format!("{what}: write {}", known.join(", "))
+    };
+    Error::config(format!("{which} {what}"))
 }
 
 #[cfg(test)]
@@ -229,6 +263,17 @@ mod tests {
             let error = Client::connect(url).await.unwrap_err();
             assert_eq!(error.kind(), leasehold_core::ErrorKind::Config, "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        for (url, word) in [
+            (" redis://u:secret@h/", "spaces"),
+            ("redis://u:secret@h/ ", "spaces"),
+            ("REDIS://u:secret@h/", "small letters"),
+            ("valkey://u:secret@h/", "redis://"),
+            ("u:secret@h", "not the URL of a store"),
+            ("http://u:secret@h/", "http://… is not known"),
+        ] {
+            let error = Client::connect(url).await.unwrap_err().to_string();
+            assert!(error.contains(word) && !error.contains("secret"), "{url}: {error}");
         }
     }
 }

@@ -36,9 +36,12 @@ pub(crate) async fn inspect(
         Ok(seen) => seen,
         Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {
             let keys = shared.config.keys.of(name);
-            let kind = questions.ask(command(&["TYPE", &keys.lock])).await.map_err(Failure::into_error)?;
+            let refused = |reply: &Value| Refusal::in_value(reply).is_some();
+            // GET is asked first, so if that was answered, it is the queue.
+            let key = if replies.first().is_some_and(refused) { &keys.lock } else { &keys.queue };
+            let kind = questions.ask(command(&["TYPE", key])).await.map_err(Failure::into_error)?;
             let kind = reply::text(&kind).unwrap_or("value of another type").to_owned();
-            return Err(foreign::error(&keys.lock, &kind, "another program"));
+            return Err(foreign::error(key, &kind, "another program"));
         }
         Err(failure) => return Err(failure.into_error()),
     };

@@ -50,7 +50,7 @@ impl Database {
             Some(environment) => environment.clone(),
             None => Environment::system()?,
         };
-        let created = file.prepare(options.any_file_system)?;
+        let created = file.prepare(options.create, options.any_file_system)?;
         Self::connect(file, options, environment).map_err(|failure| {
             if created {
                 file.remove_if_empty();

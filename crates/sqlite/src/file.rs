@@ -69,13 +69,17 @@ impl StoreFile {
             .map_err(|source| self.io_error("its directory could not be created", source))
     }
 
-    /// Checks everything that can be checked without SQLite, and creates the file, empty, if it is missing.
-    /// Returns whether it was created.
-    pub(crate) fn prepare(&self, any_file_system: bool) -> Result<bool, Error> {
-        self.prepare_on(|path| FileSystem::of(path).filter(|_| !any_file_system))
+    /// Checks everything that can be checked without SQLite, and creates the file, empty, if it is missing and
+    /// that is wanted. Returns whether it was created.
+    pub(crate) fn prepare(&self, create: bool, any_file_system: bool) -> Result<bool, Error> {
+        self.prepare_on(create, |path| FileSystem::of(path).filter(|_| !any_file_system))
     }
 
-    fn prepare_on(&self, file_system_of: impl Fn(&Path) -> Option<FileSystem>) -> Result<bool, Error> {
+    fn prepare_on(
+        &self,
+        create: bool,
+        file_system_of: impl Fn(&Path) -> Option<FileSystem>,
+    ) -> Result<bool, Error> {
         match fs::metadata(&self.path) {
             Ok(found) => {
                 self.check_kind(&found)?;
@@ -87,7 +91,13 @@ impl StoreFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.check_directory()?;
                 self.check_file_system(file_system_of(self.directory()))?;
-                self.create()
+                if create {
+                    return self.create();
+                }
+                Err(self.refused(
+                    "there is no such file: either no lock was ever taken there, or the path is not the one that \
+                     the other programs use",
+                ))
             }
             Err(error) => Err(self.io_error("the path cannot be followed", error)),
         }
@@ -335,13 +345,13 @@ mod tests {
         fs::write(&old, "").unwrap();
         for path in [&new, &old] {
             let file = StoreFile::new(path).unwrap();
-            let error = file.prepare_on(|_| Some(FileSystem::numbered(0x6969))).unwrap_err();
+            let error = file.prepare_on(true, |_| Some(FileSystem::numbered(0x6969))).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);
             assert!(error.to_string().contains("NFS"), "{error}");
         }
         assert!(!new.exists());
         let local = StoreFile::new(&new).unwrap();
-        assert!(local.prepare_on(|_| Some(FileSystem::numbered(0xEF53))).unwrap());
+        assert!(local.prepare_on(true, |_| Some(FileSystem::numbered(0xEF53))).unwrap());
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct SqliteOptions {
     pub namespace: Namespace,
     /// How long one operation may wait for other processes' transactions; 1 s by default.
     pub command_timeout: Duration,
+    /// Create the file if it is missing; `true` by default. A program that only looks should not.
+    pub create: bool,
     /// Use the file even on a file system that other machines may share, or that does not keep its promises
     /// about locks; `false` by default. Right only if you know that one kernel alone uses the file.
     pub any_file_system: bool,
@@ -28,6 +30,7 @@ impl Default for SqliteOptions {
         Self {
             namespace: Namespace::default(),
             command_timeout: COMMAND_TIMEOUT,
+            create: true,
             any_file_system: false,
             environment: None,
         }

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use leasehold::core::{Clock, SystemClock};
-use leasehold::{Attempt, Busy, Client, DEFAULT_TTL, Error, Guard, Lock, Released};
+use leasehold::{Attempt, Busy, Client, DEFAULT_TTL, Error, ErrorKind, Guard, Lock, Released};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
@@ -159,7 +159,10 @@ async fn acquire(lock: Lock, args: &RunArgs, signals: &mut Signals) -> Result<Tu
 fn described(busy: &Busy) -> String {
     let holder = busy.holder.as_deref().unwrap_or("another holder");
     match busy.remaining {
-        Some(remaining) => format!("held by {holder} for another {} unless renewed", show(remaining)),
+        Some(remaining) if busy.renewable => {
+            format!("held by {holder} for another {} unless renewed", show(remaining))
+        }
+        Some(remaining) => format!("held by {holder} for another {}", show(remaining)),
         None => format!("held by {holder}"),
     }
 }
@@ -264,8 +267,17 @@ async fn give_back(guard: Guard, lost: bool, code: u8, signals: &mut Signals) ->
             Ok(failure::LOST)
         }
         Err(error) => {
-            // The command had the lease to its end, so its own code stands.
-            say(format_args!("{error}; {name} becomes free in {} at the latest", show(lease_ends)));
+            // The command had the lease to its end, so its own code stands. Nothing is retried: this process ends.
+            let why = match error.kind() {
+                ErrorKind::Unavailable => {
+                    format!("{name} could not be given back: the store gives no usable answer")
+                }
+                ErrorKind::Unknown => {
+                    format!("whether {name} was given back is not known: the reply was lost")
+                }
+                _ => failure::with_causes(&error),
+            };
+            say(format_args!("{why}; {name} becomes free in {} at the latest", show(lease_ends)));
             Ok(code)
         }
     }

@@ -19,7 +19,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::args::StoreArgs;
-use crate::connect::{connect, namespace, url};
+use crate::connect::{connect_to_look, namespace, url};
 use crate::durations;
 use crate::failure::{Failure, SIGNAL_BASE, UNAVAILABLE};
 use crate::output::colours;
@@ -49,7 +49,7 @@ pub(crate) struct WatchArgs {
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     /// Time between two looks at the store, 100ms to 1h
-    #[arg(long, value_name = "DURATION", value_parser = durations::between(SHORTEST_INTERVAL, LONGEST_INTERVAL), default_value = "1s")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::between(SHORTEST_INTERVAL, LONGEST_INTERVAL), default_value = "1s")]
     interval: Duration,
     /// The most names to look at
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -251,7 +251,7 @@ impl<'a> Watch<'a> {
 async fn look(store: &StoreArgs, args: &WatchArgs, client: Option<Client>) -> Look {
     let client = match client {
         Some(client) => client,
-        None => match connect(store).await {
+        None => match connect_to_look(store).await {
             Ok(client) => client,
             Err(failure) => return Look { client: None, listing: Err(failure) },
         },

@@ -101,8 +101,14 @@ fn f084_a_store_that_cannot_work_gives_69_within_its_timeout() {
 fn options_outside_their_limits_are_refused_before_anything_runs() {
     let sandbox = Sandbox::new();
     for (options, word) in [
-        (&["--ttl", "0s"][..], "10ms to 24h"),
-        (&["--ttl", "25h"], "10ms to 24h"),
+        (&["--ttl", "0s"][..], "100ms to 24h"),
+        (&["--ttl", "99ms"], "100ms to 24h"),
+        (&["--ttl", "25h"], "100ms to 24h"),
+        (&["--ttl", "-1s"], "1h30m"),
+        (&["--wait", "-1s"], "1h30m"),
+        (&["--grace", "-5"], "1h30m"),
+        (&["--store-timeout", "0s"], "1ms to 24h"),
+        (&["--store-timeout", "-1s"], "1h30m"),
         (&["--ttl", "10"], "10s"),
         (&["--ttl", ""], "1h30m"),
         (&["--ttl", "2s", "--grace", "1s"], "--grace"),
@@ -110,6 +116,7 @@ fn options_outside_their_limits_are_refused_before_anything_runs() {
         (&["--min-hold", "9s", "--max-hold", "5s"], "min_hold"),
         (&["--wait", "1s", "--no-wait"], "--no-wait"),
         (&["-E", "256"], "256"),
+        (&["-E", "-1"], "0..=255"),
         (&["--namespace", "a\nb"], "control"),
     ] {
         let output = sandbox.job(options, "echo > ran").output().unwrap();

@@ -47,6 +47,23 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
     assert_eq!(out(&sandbox.output(["show", "free"])), "free is free\n");
 }
 
+/// A mistyped path would otherwise seem to be a store where nothing is held.
+#[test]
+fn looking_creates_no_file() {
+    let sandbox = Sandbox::new();
+    let missing = sandbox.path("mistyped.db");
+    let store = format!("sqlite:{}", missing.display());
+    for words in [&["ls"][..], &["show", "job"], &["doctor"], &["break", "job", "--yes"], &["watch"]] {
+        let output = sandbox.output([&["--store", &store][..], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", err(&output));
+        assert!(err(&output).contains("there is no such file"), "{words:?}: {}", err(&output));
+        assert!(!missing.exists());
+    }
+    let mut local = sandbox.leasehold(["--store", "local", "ls"]);
+    let output = local.env("HOME", sandbox.path("home")).env_remove("XDG_STATE_HOME").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "nobody can mistype it: {}", err(&output));
+}
+
 #[test]
 fn break_asks_and_without_a_terminal_wants_to_be_told() {
     let sandbox = Sandbox::new();

@@ -92,6 +92,7 @@ async fn min_hold_keeps_the_name_taken_after_an_early_release_and_then_serves_th
         a.assert_idle("after the release");
         let seen = busy(c.lock("job").try_acquire().await);
         assert_eq!(seen.holder.as_deref(), Some("min_hold of a"));
+        assert!(!seen.renewable && !seen.to_string().contains("unless renewed"), "{seen}");
         assert!(seen.remaining.unwrap() <= millis(4_700), "{:?}", seen.remaining);
         free(acquired(waiter.await.unwrap())).await;
         assert_about(world.now().since(started), secs(5));

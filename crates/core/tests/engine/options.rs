@@ -85,13 +85,13 @@ async fn a_clients_defaults_hold_for_its_locks_and_wrong_ones_are_refused_at_the
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Busy, true));
     assert_eq!(world.now().since(started), millis(50));
     free(guard).await;
-    let settings = ClientSettings {
-        defaults: LockOptions { ttl: Some(Duration::ZERO), ..LockOptions::default() },
-        keeper: KeeperRuntime::Current,
-        ..ClientSettings::default()
-    };
-    let started = leasehold_core::Client::start(settings, || async { panic!("not connected") }).await;
-    assert_eq!(started.unwrap_err().kind(), ErrorKind::Config);
+    let no_ttl = LockOptions { ttl: Some(Duration::ZERO), ..LockOptions::default() };
+    for (defaults, store_timeout) in [(no_ttl, secs(1)), (LockOptions::default(), Duration::ZERO)] {
+        let keeper = KeeperRuntime::Current;
+        let settings = ClientSettings { defaults, store_timeout, keeper, ..ClientSettings::default() };
+        let started = leasehold_core::Client::start(settings, || async { panic!("not connected") }).await;
+        assert_eq!(started.unwrap_err().kind(), ErrorKind::Config);
+    }
 }
 
 #[tokio::test(start_paused = true)]

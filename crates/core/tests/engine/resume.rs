@@ -34,6 +34,23 @@ async fn a_resumed_lease_ends_for_both_when_the_first_process_gives_it_back() {
     assert_eq!(second.release().await.unwrap(), Released::AlreadyLost);
 }
 
+/// The guard would go on believing that it alone holds the lease, so this is not how to get a newer token.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_resumed_beside_the_guard_that_holds_it() {
+    let world = World::new();
+    let a = world.process("a").await;
+    let guard = a.take("job", secs(30)).await;
+    let token = guard.owner_token().clone();
+    for lock in [a.lock("job"), a.lock("job").wait(secs(5))] {
+        let error = lock.owner(token.clone()).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(!error.to_string().contains(token.expose()), "{error}");
+    }
+    assert_eq!((guard.state(), a.acquires()), (LeaseState::Held, 1), "nothing was sent");
+    free(guard).await;
+    free(acquired(a.lock("job").owner(token).try_acquire().await)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_not_reentrant() {
     let world = World::new();

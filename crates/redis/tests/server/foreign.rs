@@ -45,6 +45,9 @@ fn a_queue_or_counter_of_another_type_is_named() {
         let error = process.try_acquire(&name("order:1001"), &owner("me")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
         assert!(error.to_string().contains("~queue"), "{error}");
+        let error = process.store.inspect(&name("order:1001")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        assert!(error.to_string().contains("~queue") && error.to_string().contains("a string"), "{error}");
     });
 }
 
