@@ -115,7 +115,11 @@ pub fn kinds_to_test(test: &str) -> Vec<ServerKind> {
     let (there, missing): (Vec<_>, Vec<_>) =
         ServerKind::ALL.into_iter().partition(|kind| kind.executable().is_some());
     for kind in missing {
-        if let Err(message) = skip(test, kind, &required) {
+        let own = format!(
+            "set {SERVER_VARIABLE} to a server of your own (it stands for {})",
+            ServerKind::default()
+        );
+        if let Err(message) = skip(test, kind.name(), &required, &own) {
             panic!("{message}");
         }
     }
@@ -137,13 +141,18 @@ pub fn for_each_server(test: &str, mut body: impl FnMut(&RedisServer)) {
     }
 }
 
+/// Reports something else that this machine does not have, as [`kinds_to_test`] does; the variable says where one
+/// of the user's own is.
+pub(crate) fn missing(test: &str, kind: &str, variable: &str) -> Result<(), String> {
+    skip(test, kind, &std::env::var(REQUIRE_VARIABLE).unwrap_or_default(), &format!("set {variable}"))
+}
+
 /// Reports a kind as skipped; an error if it is required.
-fn skip(test: &str, kind: ServerKind, required: &str) -> Result<(), String> {
+fn skip(test: &str, kind: &str, required: &str, otherwise: &str) -> Result<(), String> {
     if is_required(kind, required) {
         return Err(format!(
             "{test}: {kind} is required by {REQUIRE_VARIABLE}={required} but is not on this machine. \
-             Run scripts/servers, or set {SERVER_VARIABLE} to a server of your own (it stands for {}).",
-            ServerKind::default()
+             Run scripts/servers, or {otherwise}."
         ));
     }
     // Written directly: a test that passes has its captured output thrown away.
@@ -153,11 +162,11 @@ fn skip(test: &str, kind: ServerKind, required: &str) -> Result<(), String> {
         .map_err(|error| format!("{test}: cannot count a skipped variant in {}: {error}", log.display()))
 }
 
-fn is_required(kind: ServerKind, required: &str) -> bool {
-    required.split(',').any(|name| name.trim() == kind.name())
+fn is_required(kind: &str, required: &str) -> bool {
+    required.split(',').any(|name| name.trim() == kind)
 }
 
-fn count_skip(log: &Path, test: &str, kind: ServerKind) -> io::Result<()> {
+fn count_skip(log: &Path, test: &str, kind: &str) -> io::Result<()> {
     // One write of one line: lines of tests that run at the same time do not mix.
     OpenOptions::new().create(true).append(true).open(log)?.write_all(format!("{kind} {test}\n").as_bytes())
 }
@@ -173,14 +182,14 @@ mod tests {
 
     #[test]
     fn a_required_kind_that_is_missing_is_an_error_that_says_what_to_do() {
-        let message = skip("some_test", ServerKind::Redis8, "redis7, redis8").unwrap_err();
+        let message = skip("some_test", "redis8", "redis7, redis8", "set X").unwrap_err();
         assert!(message.contains("redis8 is required"), "{message}");
         assert!(message.contains("scripts/servers"), "{message}");
     }
 
     #[test]
     fn only_listed_kinds_are_required() {
-        let required = |list| ServerKind::ALL.map(|kind| is_required(kind, list));
+        let required = |list| ServerKind::ALL.map(|kind| is_required(kind.name(), list));
         assert_eq!(required("redis7, valkey9,postgres"), [true, false, true]);
         assert_eq!(required(""), [false; 3]);
     }
@@ -189,8 +198,8 @@ mod tests {
     fn every_skipped_variant_is_counted() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("skipped");
-        count_skip(&log, "one", ServerKind::Redis8).unwrap();
-        count_skip(&log, "two", ServerKind::Valkey9).unwrap();
+        count_skip(&log, "one", "redis8").unwrap();
+        count_skip(&log, "two", "valkey9").unwrap();
         assert_eq!(std::fs::read_to_string(log).unwrap(), "redis8 one\nvalkey9 two\n");
     }
 }
