@@ -245,7 +245,6 @@ fn unknown(url: &str) -> Error {
         if cfg!(feature = "sqlite") {
             known.extend(["local (one machine)", "sqlite:PATH"]);
         }
-        known.push("memory: (tests in one process)");
         let what = if scheme.is_some() { "is not known" } else { "is not the URL of a store" };
         format!("{what}: write {}", known.join(", "))
     };

@@ -97,6 +97,31 @@ fn f084_a_store_that_cannot_work_gives_69_within_its_timeout() {
     assert!(!sandbox.path("ran").exists());
 }
 
+/// Nothing goes on in the background of a process that ends, so nothing is promised.
+#[test]
+fn a_name_that_cannot_be_given_back_is_told_with_the_time_it_becomes_free() {
+    let sandbox = Sandbox::new();
+    let mut job = sandbox.leasehold([
+        "--store-timeout",
+        "500ms",
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo > started; until [ -e blocked ]; do sleep 0.05; done; exit 3",
+    ]);
+    let running = job.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    sandbox.wait_for_file("started");
+    let _blocked = crate::common::block_store(&sandbox);
+    std::fs::write(sandbox.path("blocked"), "").unwrap();
+    let output = running.wait_with_output().unwrap();
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(3), "the command's own code stands: {said}");
+    assert!(said.contains("given back") && said.contains("becomes free in"), "{said}");
+    assert!(!said.contains("background"), "{said}");
+}
+
 #[test]
 fn options_outside_their_limits_are_refused_before_anything_runs() {
     let sandbox = Sandbox::new();

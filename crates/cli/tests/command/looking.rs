@@ -17,6 +17,7 @@ fn held_and_awaited(sandbox: &Sandbox) -> (Running, Running) {
 #[test]
 fn ls_and_show_tell_who_holds_and_who_waits() {
     let sandbox = Sandbox::new();
+    assert!(sandbox.job(&[], "true").status().unwrap().success());
     let nothing = sandbox.output(["ls"]);
     assert_eq!((out(&nothing).as_str(), nothing.status.code()), ("", Some(0)));
     let (holder, waiter) = held_and_awaited(&sandbox);
@@ -53,7 +54,7 @@ fn looking_creates_no_file() {
     let sandbox = Sandbox::new();
     let missing = sandbox.path("mistyped.db");
     let store = format!("sqlite:{}", missing.display());
-    for words in [&["ls"][..], &["show", "job"], &["doctor"], &["break", "job", "--yes"], &["watch"]] {
+    for words in [&["ls"][..], &["show", "job"], &["doctor"], &["break", "job", "--yes"]] {
         let output = sandbox.output([&["--store", &store][..], words].concat());
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", err(&output));
         assert!(err(&output).contains("there is no such file"), "{words:?}: {}", err(&output));
@@ -67,6 +68,7 @@ fn looking_creates_no_file() {
 #[test]
 fn break_asks_and_without_a_terminal_wants_to_be_told() {
     let sandbox = Sandbox::new();
+    assert!(sandbox.job(&[], "true").status().unwrap().success());
     let free = sandbox.output(["break", "job"]);
     assert_eq!(free.status.code(), Some(0));
     assert!(err(&free).contains("nothing to break"));
@@ -87,6 +89,7 @@ fn break_asks_and_without_a_terminal_wants_to_be_told() {
 #[test]
 fn doctor_is_content_with_a_sound_store() {
     let sandbox = Sandbox::new();
+    assert!(sandbox.job(&[], "true").status().unwrap().success());
     let output = sandbox.output(["doctor"]);
     assert_eq!(output.status.code(), Some(0), "{}", out(&output));
     assert!(out(&output).contains("nothing is wrong"));
@@ -160,6 +163,7 @@ fn doctor_prints_the_rights_a_redis_user_needs_without_asking_the_server() {
 #[test]
 fn a_reader_that_has_gone_away_is_no_failure_and_a_full_disk_is() {
     let sandbox = Sandbox::new();
+    assert!(sandbox.job(&[], "true").status().unwrap().success());
     for args in [&["ls"][..], &["doctor"], &["--help"], &["completions", "bash"], &["man"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
