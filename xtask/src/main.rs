@@ -1,6 +1,6 @@
 //! `cargo xtask`: the tools of this repository. One subcommand each; the work is done in the library.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use xtask::{field_cases, guards, page};
@@ -20,6 +20,13 @@ enum Task {
     FieldCases(Writing),
     /// Write docs/guards.md: every rule that protects a lease, and the test that fails without it
     Guards(Writing),
+    /// An hour of contention with kills, stops, restarts and clock steps on a real server; writes docs/soak.md
+    #[command(disable_help_flag = true)]
+    Soak {
+        /// --minutes N, --server redis7|redis8|valkey9, --workers N, --seed N, --report FILE; see --help
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// How a page is written.
@@ -37,6 +44,7 @@ fn main() -> ExitCode {
             field_cases::page(&root).and_then(|text| how.put(field_cases::PAGE, &text, "field-cases"))
         }
         Task::Guards(how) => guards::page(&root).and_then(|text| how.put(guards::PAGE, &text, "guards")),
+        Task::Soak { arguments } => soak(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,6 +53,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Its own program, so that the tools above build without a client.
+fn soak(arguments: &[String]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut run = Command::new(cargo);
+    run.args(["run", "--quiet", "--package", "leasehold-soak", "--"]).args(arguments);
+    let status = run.status().map_err(|error| format!("the soak could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("the soak ended with {status}")) }
 }
 
 impl Writing {

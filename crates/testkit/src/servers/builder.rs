@@ -17,6 +17,7 @@ pub struct ServerBuilder {
     acl: Option<String>,
     pub(super) unix_socket: bool,
     pub(super) append_only: bool,
+    pub(super) environment: Vec<(String, String)>,
 }
 
 impl ServerBuilder {
@@ -29,6 +30,7 @@ impl ServerBuilder {
             acl: None,
             unix_socket: false,
             append_only: false,
+            environment: Vec::new(),
         }
     }
 
@@ -66,6 +68,12 @@ impl ServerBuilder {
     /// Writes every change to disk before it is answered, so that even a killed server keeps its data.
     pub fn append_only(mut self) -> Self {
         self.append_only = true;
+        self
+    }
+
+    /// Sets an environment variable of the server's process, for instance to preload a library that fakes its clock.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
         self
     }
 

@@ -248,6 +248,7 @@ impl RedisServer {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let mut command = spawn::dying_with_us(program);
         command.arg(self.folder().join("redis.conf")).stdin(Stdio::null());
+        command.envs(self.settings.environment.iter().cloned());
         command.stderr(log.try_clone()?).stdout(log);
         let child = spawn::spawn(command)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))?;
