@@ -14,6 +14,7 @@ use crate::fencing::FencingToken;
 use crate::lease::{Machine, Terms};
 use crate::mutation::{Rule, on};
 use crate::name::Name;
+use crate::nesting;
 use crate::observe::{self, Acquired};
 use crate::options::{COMMAND_TIMEOUT, CheckedOptions, Wait, rounded};
 use crate::owner::OwnerToken;
@@ -99,6 +100,12 @@ async fn attempt(
         Wait::Forever => Moment::NEVER,
     };
     let waits = give_up_at > started;
+    if waits && on(Rule::RefuseNested) && nesting::is_inside(engine, name) {
+        return Err(Error::config(format!(
+            "{name}: the section that holds this name waits here for itself: use the lease that the section was \
+             given, or do not wait"
+        )));
+    }
     let turn = (waits && on(Rule::LocalQueue)).then(|| engine.local_queue.enter(name));
     if let Some(turn) = &turn
         && engine.timers.before(give_up_at, turn).await.is_none()
@@ -130,6 +137,7 @@ struct Acquisition<'a> {
     pause: Duration,
     poll_pause: Duration,
     last_held: Option<Held>,
+    warned: bool,
     /// Kept until the end: the next local waiter's turn comes when this one leaves.
     _turn: Option<Turn>,
 }
@@ -185,6 +193,7 @@ impl<'a> Acquisition<'a> {
             pause: FIRST_PAUSE,
             poll_pause: Duration::ZERO,
             last_held: None,
+            warned: false,
             _turn: turn,
         })
     }
@@ -410,6 +419,17 @@ impl<'a> Acquisition<'a> {
             observe::polling_fallback();
         }
         self.last_held = Some(held);
+        self.warn_of_own_lease();
+    }
+
+    /// A task that keeps a guard by hand may wait for it: nobody can tell that from waiting for another task of
+    /// this process, but after a while the log says how it looks.
+    fn warn_of_own_lease(&mut self) {
+        let waited = self.engine.now().since(self.started);
+        if !self.warned && waited > self.options.ttl && self.engine.holds_name(self.name) {
+            self.warned = true;
+            observe::waits_for_own_lease(self.name, waited);
+        }
     }
 
     /// How long until this waiter asks again by itself.

@@ -12,6 +12,7 @@ use crate::error::{Error, LostCause};
 use crate::guard::{self, Lease, Released};
 use crate::lease::LeaseState;
 use crate::lock::{self, Busy, Completed, RunError};
+use crate::nesting;
 
 /// Drives a future to its end on this thread. It needs no runtime of the caller and may be called anywhere,
 /// but blocks whatever runs on this thread.
@@ -81,7 +82,7 @@ impl Lock {
             Attempt::Busy(busy) => return Err(RunError::Busy(busy)),
         };
         let fencing_token = guard.fencing_token();
-        let value = body(guard.lease()).map_err(RunError::Body)?;
+        let value = nesting::inside(&guard, || body(guard.lease())).map_err(RunError::Body)?;
         if let LeaseState::Lost(cause) = guard.state() {
             return Err(RunError::Lost { cause, fencing_token, value: Some(value) });
         }

@@ -107,6 +107,11 @@ impl Shared {
         found.is_some_and(|cell| cell.machine().is_active())
     }
 
+    /// Whether a guard of this client holds the name.
+    pub(crate) fn holds_name(&self, name: &Name) -> bool {
+        self.schedule().items().any(|cell| cell.name == *name)
+    }
+
     pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule<LeaseCell>> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }

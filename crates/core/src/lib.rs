@@ -24,6 +24,7 @@ mod keeper;
 mod lease;
 mod lock;
 mod name;
+mod nesting;
 mod observe;
 mod options;
 mod owner;

@@ -15,6 +15,7 @@ use crate::guard::{Guard, Lease, Released};
 use crate::lease::LeaseState;
 use crate::mutation::{Rule, on};
 use crate::name::Name;
+use crate::nesting;
 use crate::options::{LockOptions, Wait};
 use crate::owner::OwnerToken;
 use crate::store::{Held, Holder};
@@ -234,7 +235,8 @@ impl Lock {
     /// clocks run apart by less than 1 % and the store loses no data. Fencing tokens grow from grant to grant.
     ///
     /// A lock is not reentrant: whoever holds the name and acquires it again, in the same task too, is told
-    /// `Busy`, or with [`Lock::wait_forever`] waits for itself.
+    /// `Busy`. To wait for it inside the body of [`Lock::run`] that holds it is refused at once with `Config`. A
+    /// guard kept by hand belongs to no task: whoever waits for its own waits, and after a TTL the log warns of it.
     ///
     /// # Errors
     /// `Config` for options outside their limits, `Unavailable` when the store gave no usable answer for
@@ -290,7 +292,8 @@ impl Lock {
             Attempt::Busy(busy) => return Err(RunError::Busy(busy)),
         };
         let fencing_token = guard.fencing_token();
-        let value = match until_lost(&guard, body(guard.lease().clone())).await {
+        let body = nesting::inside(&guard, || body(guard.lease().clone()));
+        let value = match until_lost(&guard, body).await {
             Ok(value) => value.map_err(RunError::Body)?,
             Err(cause) => return Err(RunError::Lost { cause, fencing_token, value: None }),
         };
@@ -320,7 +323,7 @@ async fn until_lost<Fut: Future>(guard: &Guard, body: Fut) -> Result<Fut::Output
         {
             return Poll::Ready(Err(cause));
         }
-        body.as_mut().poll(context).map(Ok)
+        nesting::inside(guard, || body.as_mut().poll(context)).map(Ok)
     })
     .await
 }

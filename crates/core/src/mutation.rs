@@ -111,6 +111,8 @@ rules! {
     KnowHolders = "know-holders",
     /// A break whose reply was lost is not repeated: it would hit the next holder.
     BreakOnce = "break-once",
+    /// Who waits inside a section for the name that the section holds is refused.
+    RefuseNested = "refuse-nested",
     /// The store's time is kept to the letter, also by a request that gets no answer.
     StoreTimeout = "store-timeout",
 }

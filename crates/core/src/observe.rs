@@ -63,6 +63,14 @@ pub(crate) fn fixed_lease_was_short(name: &Name, held: Duration, ttl: Duration) 
     }
 }
 
+/// An acquisition has been waiting for a lease of its own client.
+pub(crate) fn waits_for_own_lease(name: &Name, waited: Duration) {
+    tracing::warn!(
+        %name, ?waited,
+        "waiting for a name that this client holds itself: if one task keeps the guard and waits, it waits for itself"
+    );
+}
+
 /// A lease was lost.
 pub(crate) fn lost(cause: LostCause) {
     counter!("leasehold_lost_total", "cause" => cause.label()).increment(1);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::blocking::{self, block_on};
 use leasehold_core::{
-    Attempt, Client, ClientSettings, Error, Guard, KeeperRuntime, Label, Lease, LeaseState, Load, LostCause,
-    MemoryStore, MemoryWorld, Name, Released, RunError, Store, SystemClock, VirtualClock,
+    Attempt, Client, ClientSettings, Error, ErrorKind, Guard, KeeperRuntime, Label, Lease, LeaseState, Load,
+    LostCause, MemoryStore, MemoryWorld, Name, Released, RunError, Store, SystemClock, VirtualClock,
 };
 
 /// How long something may take on a busy machine.
@@ -148,6 +148,23 @@ fn a_blocking_body_that_panics_frees_the_name() {
     }));
     assert!(outcome.is_err());
     wait_until("the name is free", || world.stored_names() == 0);
+}
+
+/// F123: The blocking form refuses it too, but not to a section whose lease is over: that one waits for others.
+#[test]
+fn f123_a_blocking_section_waits_for_its_own_name_only_after_its_lease() {
+    let client = block_on(client(&world(), "a"));
+    let waits = client.lock("job").unwrap().wait(PATIENCE).blocking();
+    let limit = Duration::from_secs(1);
+    let done = client.lock("job").unwrap().ttl(limit).max_hold(limit).blocking().run(|lease| {
+        let refused = waits.acquire().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+        block_on(lease.lost());
+        let blocking::Attempt::Acquired(guard) = waits.acquire().unwrap() else { panic!("busy") };
+        assert_eq!(guard.release().unwrap(), Released::Freed);
+        Ok::<_, Infallible>(())
+    });
+    assert!(matches!(done, Err(RunError::Lost { value: Some(()), .. })), "{done:?}");
 }
 
 /// F079: A guard can be moved to another thread or task and be released there.

@@ -4,9 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod cases;
+#[path = "../common/mod.rs"]
+mod common;
 mod deadlines;
+mod fenced;
 #[cfg(target_os = "linux")]
 mod flood;
+mod keys;
 mod logs;
 mod lost_replies;
 #[cfg(target_os = "linux")]
@@ -19,6 +23,8 @@ mod reconnects;
 mod refusals;
 mod rights;
 mod secrets;
+#[cfg(target_os = "linux")]
+mod server_clock;
 mod start;
 #[path = "../redis/support.rs"]
 #[allow(dead_code, reason = "each test binary uses its part of this module")]

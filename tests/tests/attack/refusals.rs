@@ -27,8 +27,9 @@ fn limit_memory(server: &RedisServer, policy: &str) {
     set(server, "maxmemory-policy", policy);
 }
 
+/// F159: An evicting server is warned of at connect, and an evicted lease is told as lost at the next renewal.
 #[test]
-fn trap_35_eviction_is_warned_of_when_connecting_and_noticed_at_the_next_renewal() {
+fn trap_35_f159_eviction_is_warned_of_when_connecting_and_noticed_at_the_next_renewal() {
     run_on_each_server("eviction_is_warned_of_when_connecting", async |server| {
         logs::collect();
         limit_memory(server, "allkeys-random");
@@ -63,8 +64,9 @@ fn trap_35_eviction_is_warned_of_when_connecting_and_noticed_at_the_next_renewal
     });
 }
 
+/// F159: On a server that is full and does not evict, an acquire says why; releases and renewals work.
 #[test]
-fn trap_36_on_a_full_server_releases_renewals_and_hand_overs_work_and_acquires_say_why() {
+fn trap_36_f159_on_a_full_server_releases_renewals_and_hand_overs_work_and_acquires_say_why() {
     run_on_each_server("on_a_full_server_releases_work", async |server| {
         let client = connect_with(&server.url(), "a", Duration::from_secs(1)).await;
         let other = connect(&server.url(), "b").await;
@@ -98,8 +100,9 @@ fn trap_36_on_a_full_server_releases_renewals_and_hand_overs_work_and_acquires_s
     });
 }
 
+/// F064: A server that refuses all writes is named with its setting; a release is repeated until the server heals.
 #[test]
-fn trap_72_a_server_that_refuses_every_write_is_named_and_a_long_lease_comes_through() {
+fn trap_72_f064_a_server_that_refuses_every_write_is_named_and_a_long_lease_comes_through() {
     let configure = |settings: ServerBuilder| settings.config("save", "3600 1").config("dbfilename", "taken");
     on_each_server_with("a_server_that_refuses_every_write", configure, |server| {
         run(refuse_every_write(server));
@@ -136,6 +139,59 @@ async fn refuse_every_write(server: &RedisServer) {
     until_within(SLACK * 2, "cleaned up", || client.load().cleanups == 0).await;
     free(long).await;
     until_nothing_is_left(server).await;
+}
+
+/// F064: A server that is loading its data after a restart says so; a lease it has kept is held, and a release waits
+/// until it is done.
+#[test]
+fn f064_a_server_that_is_still_loading_is_named_and_keeps_what_it_has() {
+    // Slow to load, and answering in between.
+    let configure = |settings: ServerBuilder| {
+        settings.config("key-load-delay", "20000").config("loading-process-events-interval-bytes", "1024")
+    };
+    on_each_server_with("f064_a_server_that_is_still_loading", configure, |server| {
+        run(async {
+            let patient = connect_with(&server.url(), "a", LONG).await;
+            let hasty = connect_with(&server.url(), "b", Duration::from_millis(500)).await;
+            let (long, released) =
+                (take(&patient, "long", LONG).await, take(&patient, "released", LONG).await);
+            for key in 0..150_u32 {
+                let noise: String = (0..300_u32).map(|at| (key * at * 7_919).to_string()).collect();
+                server.command(&["SET", &format!("cache:{key}"), &noise]).unwrap();
+            }
+            let (told, restarted) = std::thread::scope(|scope| {
+                let restarting = scope.spawn(|| server.restart(leasehold_testkit::servers::Data::Keep));
+                let told = tokio::task::block_in_place(|| {
+                    leasehold::blocking::block_on(loading_is_told(&hasty, &restarting))
+                });
+                (told, restarting.join().unwrap())
+            });
+            restarted.unwrap();
+            assert!(told, "nobody was told that the server is loading");
+            free(released).await;
+            crate::outages::renews(&long).await;
+            free(long).await;
+            for key in 0..150_u32 {
+                server.command(&["DEL", &format!("cache:{key}")]).unwrap();
+            }
+            until_nothing_is_left(server).await;
+        });
+    });
+}
+
+/// Whether an error names the loading before the server is up again.
+async fn loading_is_told(
+    client: &Client,
+    restarting: &std::thread::ScopedJoinHandle<'_, std::io::Result<()>>,
+) -> bool {
+    let mut told = false;
+    while !restarting.is_finished() {
+        if let Err(error) = client.lock("new").unwrap().try_acquire().await {
+            assert!(error.is_retryable(), "{error}");
+            told |= said(&error).contains("loading");
+        }
+    }
+    told
 }
 
 /// Makes snapshots fail, whoever runs the server.

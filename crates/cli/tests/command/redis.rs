@@ -1,5 +1,6 @@
 //! The command on a Redis server: hand-over, missing rights, a server that goes away, passwords.
 
+use leasehold::{Attempt, Client, Released};
 use leasehold_testkit::proxy::Proxy;
 use leasehold_testkit::servers::{RedisServer, for_each_server};
 
@@ -23,6 +24,31 @@ fn a_lease_that_was_handed_over_is_confirmed_before_the_command_starts() {
         std::fs::write(sandbox.path("go"), "").unwrap();
         assert_eq!(first.finish().0, Some(0));
         assert_eq!(next.finish(), (Some(3), String::new()));
+    });
+}
+
+/// F118: The command and the library that use one name exclude each other: the key is the namespace and the name, and
+/// nothing is added by either.
+/// F061: The command passes on the owner token as the key holds it, byte for byte.
+#[test]
+fn f118_f061_the_command_and_the_library_share_names_and_tokens() {
+    for_each_server("f118_f061_the_command_and_the_library_share_names_and_tokens", |server| {
+        let sandbox = Sandbox::with_store(&server.url());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(Client::connect(&server.url())).unwrap();
+        let name = "order:{123} caf\u{e9}";
+        let lock = client.lock(name).unwrap();
+        let script = "echo \"$LEASEHOLD_OWNER_TOKEN\" > token; while [ ! -e go ]; do sleep 0.01; done";
+        let run = Running::start(&mut sandbox.leasehold(["run", name, "--", "sh", "-c", script]));
+        let token = sandbox.line_of("token");
+        assert_eq!(server.cli(&["GET", &format!("lock:{name}")]).unwrap(), token);
+        assert!(matches!(runtime.block_on(lock.try_acquire()).unwrap(), Attempt::Busy(_)));
+        std::fs::write(sandbox.path("go"), "").unwrap();
+        assert_eq!(run.finish().0, Some(0));
+        let Attempt::Acquired(guard) = runtime.block_on(lock.try_acquire()).unwrap() else { panic!("busy") };
+        let output = sandbox.output(["run", "--no-wait", name, "--", "true"]);
+        assert_eq!(output.status.code(), Some(75), "{}", err(&output));
+        assert_eq!(runtime.block_on(guard.release()).unwrap(), Released::Freed);
     });
 }
 

@@ -1,7 +1,9 @@
 //! Failures that users met elsewhere and that need no fault of the network: the name of a test begins with the
 //! case's number.
 
-use leasehold_core::{Attempt, Name};
+use std::time::Duration;
+
+use leasehold_core::{Attempt, ErrorKind, Guard, Lock, Name, Namespace, Released, RunError};
 
 use crate::support::*;
 
@@ -129,4 +131,139 @@ async fn f114_a_hundred_thousand_rounds_without_a_waiter_leave_nothing() {
     free(holder).await;
     pass(secs(1)).await;
     world.assert_empty("after waiters that gave up");
+}
+
+/// F018: Several names are taken one by one; when one of them is busy, or the caller is cancelled, those that were
+/// taken are free at once, because their guards are dropped.
+#[tokio::test(start_paused = true)]
+async fn f018_names_that_were_taken_before_a_busy_one_are_free_at_once() {
+    async fn take_all(process: &Process, wait: Duration) -> Option<Vec<Guard>> {
+        let mut guards = Vec::new();
+        for name in ["k1", "k2", "k3"] {
+            guards.push(process.lock(name).wait(wait).acquire().await.unwrap().into_guard().ok()?);
+        }
+        Some(guards)
+    }
+    let world = World::new();
+    let (a, b) = (world.process("a").await, world.process("b").await);
+    let taken = b.take("k2", secs(60)).await;
+    assert!(take_all(&a, secs(1)).await.is_none());
+    pass(TICK).await;
+    for free_again in ["k1", "k3"] {
+        free(acquired(b.lock(free_again).try_acquire().await)).await;
+    }
+    for steps in 0..200 {
+        polled(steps, take_all(&a, secs(60))).await;
+        pass(TICK).await;
+        assert_eq!(world.holder("k1").await, None, "cancelled after {steps} steps");
+    }
+    free(taken).await;
+    for guard in take_all(&a, secs(1)).await.unwrap() {
+        free(guard).await;
+    }
+    world.assert_empty("at the end");
+}
+
+/// F121: A name is text and its key the same bytes everywhere; no key is derived from an object, and texts that only
+/// look alike are different names.
+#[tokio::test(start_paused = true)]
+async fn f121_a_key_is_the_namespace_and_the_bytes_of_the_name_and_nothing_else() {
+    // Written out, so that every binding can be held against them.
+    let vectors: [(&str, &[u8]); 8] = [
+        ("order:1001", b"lock:order:1001"),
+        ("Order:1001", b"lock:Order:1001"),
+        ("1", b"lock:1"),
+        ("1.0", b"lock:1.0"),
+        (r#"{"b":1,"a":null}"#, br#"lock:{"b":1,"a":null}"#),
+        ("caf\u{e9}", b"lock:caf\xc3\xa9"),
+        ("cafe\u{301}", b"lock:cafe\xcc\x81"),
+        ("2026-11-29T00:00:00+01:00", b"lock:2026-11-29T00:00:00+01:00"),
+    ];
+    let world = World::new();
+    let a = world.process("a").await;
+    let mut guards = Vec::new();
+    for (text, key) in vectors {
+        let name = Name::new(text).unwrap();
+        assert_eq!(Namespace::default().key(&name).as_bytes(), key);
+        assert_eq!(Namespace::new("").unwrap().key(&name).as_bytes(), &key[b"lock:".len()..]);
+        assert_eq!(name.to_string(), text);
+        guards.push(acquired(a.lock(text).try_acquire().await));
+    }
+    for guard in guards {
+        free(guard).await;
+    }
+}
+
+/// F123: Inside the section that holds a name, waiting for that name is refused at once; a try is told `Busy`.
+#[tokio::test(start_paused = true)]
+async fn f123_waiting_inside_a_section_for_its_own_name_is_refused_at_once() {
+    let world = World::new();
+    let a = world.process("a").await;
+    let (outer, inner) = (a.lock("job"), a.lock("job").wait(secs(30)));
+    let started = world.now();
+    let section = outer.clone().run(async |_| {
+        for nested in [inner.clone(), inner.clone().wait_forever(), outer.clone().wait(millis(1))] {
+            let error = nested.acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains("waits here for itself"), "{error}");
+            let nested = nested.run(async |_| Ok::<_, ()>(())).await;
+            assert!(matches!(nested, Err(RunError::Store(error)) if error.kind() == ErrorKind::Config));
+        }
+        busy(outer.try_acquire().await);
+        // Deeper, after a pause, behind another section, and as one of several: it is the same section.
+        pass(millis(1)).await;
+        let other = a.lock("other").run(async |_| {
+            let (one, two) = tokio::join!(inner.acquire(), within(secs(1), inner.acquire()));
+            one.unwrap_err();
+            two.unwrap().unwrap_err();
+            Ok::<_, ()>(())
+        });
+        other.await.unwrap();
+        Ok::<_, ()>(())
+    });
+    let done = Box::pin(section).await;
+    assert_eq!(done.unwrap().released.unwrap(), Released::Freed);
+    assert!(world.now().since(started) < secs(1), "it did wait");
+    // Behind the section the name can be waited for again.
+    free(acquired(inner.acquire().await)).await;
+    world.assert_empty("at the end");
+}
+
+/// F123: Other tasks of the process are not part of the section and wait for their turn, also those it spawned.
+#[tokio::test(start_paused = true)]
+async fn f123_other_tasks_wait_for_the_section_as_before() {
+    async fn visit(lock: Lock) {
+        free(acquired(lock.acquire().await)).await;
+    }
+    let world = World::new();
+    let a = world.process("a").await;
+    let patient = a.lock("job").wait(secs(30));
+    let before = tokio::spawn(visit(patient.clone()));
+    let local = tokio::task::LocalSet::new();
+    let section = patient.clone().run(async |_| {
+        let spawned = tokio::spawn(visit(patient.clone()));
+        // The section itself drives other tasks here.
+        let driven = local.spawn_local(visit(patient.clone()));
+        local.run_until(pass(secs(1))).await;
+        visit(a.lock("other").wait(secs(30))).await;
+        assert!(!spawned.is_finished() && !driven.is_finished());
+        Ok::<_, ()>([spawned, driven])
+    });
+    let others = Box::pin(section).await.unwrap().value;
+    for other in [before].into_iter().chain(others) {
+        local.run_until(other).await.unwrap();
+    }
+    world.assert_empty("at the end");
+}
+
+/// F123: A section that panicked is not in the way of later waits on its thread.
+#[tokio::test(start_paused = true)]
+async fn f123_a_section_that_panicked_refuses_nothing() {
+    let world = World::new();
+    let a = world.process("a").await;
+    let panics =
+        a.lock("job").run(|_| async { std::panic::resume_unwind(Box::new("on purpose")) as Result<(), ()> });
+    assert!(tokio::spawn(panics).await.unwrap_err().is_panic());
+    free(acquired(a.lock("job").wait(secs(30)).acquire().await)).await;
+    world.assert_empty("at the end");
 }
