@@ -36,6 +36,7 @@ Examples:
   leasehold ls                                    what is held, by whom, and who waits
   leasehold watch                                 the same, live
   leasehold doctor                                is the store set up for locks?
+  leasehold sql postgres                          let a database refuse stale holders
   leasehold demo                                  what a lock prevents, and what it cannot";
 
 /// Where leases live.
@@ -73,6 +74,7 @@ pub(crate) enum Action {
     Break(BreakArgs),
     /// Check whether the store is set up for locks; exit code 0 only when nothing is wrong
     Doctor(DoctorArgs),
+    Sql(crate::sql::SqlArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell

@@ -12,6 +12,7 @@ mod look;
 mod manual;
 mod output;
 mod run;
+mod sql;
 mod usage;
 mod watch;
 
@@ -57,6 +58,7 @@ fn act(cli: Cli) -> Result<u8, Failure> {
             Action::Watch(args) => watch::watch(&store, &args).await,
             Action::Break(args) => breaking::break_lease(&store, &args).await.map(|()| 0),
             Action::Doctor(args) => doctor::examine(&store, &args).await,
+            Action::Sql(args) => sql::print(&args).map(|()| 0),
             Action::Completions { shell } => manual::completions(shell).map(|()| 0),
             Action::Man { dir } => manual::pages(dir.as_deref()).map(|()| 0),
         }

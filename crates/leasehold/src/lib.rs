@@ -40,6 +40,9 @@ pub use leasehold_core::{
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::smallest_acl;
+/// Refuses stale holders where they write: features `seal`, `seal-postgres`, `seal-sqlite`.
+#[cfg(feature = "seal")]
+pub use leasehold_seal as seal;
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::default_path as local_path;
 /// Parts that only tests and authors of stores need.
