@@ -2,12 +2,14 @@
 //! that is missing. Starting and stopping one is in [`RedisServer`]. Owns no fetching: that is `scripts/servers`.
 
 mod builder;
+mod cluster;
 mod info;
 mod monitor;
 mod process;
 mod spawn;
 
 pub use builder::ServerBuilder;
+pub use cluster::{ClusterBuilder, RedisCluster};
 pub use info::CommandStats;
 pub use monitor::{Monitor, MonitorLine};
 pub use process::{Data, RedisServer};
