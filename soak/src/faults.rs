@@ -15,8 +15,8 @@ use super::line::{Micros, now};
 use super::random::Random;
 use super::{AnyError, TTL, hot_name};
 
-/// The server reads the time it is to show about once a second.
-const CLOCK_TAKES_EFFECT: Duration = Duration::from_millis(1_300);
+/// The faked clock of the server is read anew when more than a whole second has passed by its count.
+const CLOCK_TAKES_EFFECT: Duration = Duration::from_millis(2_300);
 /// The farthest that the server's clock is put forward or back.
 const MOST_CLOCK_OFFSET: i64 = 6;
 /// Workers that are left alone: their waits and their memory are measured.
