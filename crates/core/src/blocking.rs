@@ -13,6 +13,7 @@ use crate::guard::{self, Lease, Released};
 use crate::lease::LeaseState;
 use crate::lock::{self, Busy, Completed, RunError};
 use crate::nesting;
+use crate::once::{self, Claim, OnceAttempt, OnceError, OnceOutcome};
 
 /// Drives a future to its end on this thread. It needs no runtime of the caller and may be called anywhere,
 /// but blocks whatever runs on this thread.
@@ -87,6 +88,49 @@ impl Lock {
             return Err(RunError::Lost { cause, fencing_token, value: Some(value) });
         }
         Ok(Completed { value, fencing_token, released: guard.release() })
+    }
+}
+
+/// The blocking form of [`once::Once`]; made by [`once::Once::blocking`].
+#[derive(Clone, Debug)]
+#[must_use = "an operation does nothing until it is run or claimed"]
+pub struct Once(pub(crate) once::Once);
+
+impl Once {
+    /// Runs the body on this thread if the operation is not done yet and nobody else is at it; see
+    /// [`once::Once::run`].
+    ///
+    /// A thread cannot be cancelled: long work must look at the [`Lease`] of its attempt. If the lease was lost
+    /// meanwhile, the body's value comes back in [`OnceError::Lost`].
+    ///
+    /// # Errors
+    /// As [`once::Once::run`].
+    pub fn run<T: AsRef<[u8]>, E>(
+        self,
+        body: impl FnOnce(&OnceAttempt) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, OnceError<T, E>> {
+        let claimed = match self.claim().map_err(OnceError::before)? {
+            Claim::Claimed(claimed) => claimed,
+            Claim::Done(result) => return Ok(OnceOutcome::AlreadyDone(result)),
+            Claim::InProgress(busy) => return Err(OnceError::InProgress(busy)),
+        };
+        let fencing_token = claimed.fencing_token();
+        match nesting::inside(&claimed, || body(claimed.attempt())) {
+            Ok(value) => match block_on(claimed.complete(&value)) {
+                Ok(()) => Ok(OnceOutcome::Ran(value)),
+                Err(error) => Err(OnceError::after(value, error, fencing_token)),
+            },
+            Err(error) => Err(OnceError::Body(block_on(claimed.failed(error)))),
+        }
+    }
+
+    /// Claims the operation by hand; see [`once::Once::claim`]. What the claim offers as async can be driven by
+    /// [`block_on`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn claim(&self) -> Result<Claim, Error> {
+        block_on(self.0.claim())
     }
 }
 

@@ -25,6 +25,13 @@ pub enum ErrorKind {
     Denied,
     /// The key of the name holds something that is not a lock. It was left untouched.
     Foreign,
+    /// The operation of this name was asked for with another request (see [`crate::Once::fingerprint`]).
+    DifferentRequest,
+    /// Whether an earlier attempt at the operation has acted is not known, and the caller asked not to run again
+    /// then (see [`crate::IfUnknown::Refuse`]).
+    OutcomeUnknown,
+    /// The result of an operation is too large to be kept.
+    TooLarge,
 }
 
 impl ErrorKind {
@@ -33,7 +40,12 @@ impl ErrorKind {
     pub fn is_retryable(self) -> bool {
         match self {
             Self::Busy | Self::Lost(_) | Self::Unavailable | Self::NotReplicated | Self::Unknown => true,
-            Self::Config | Self::Denied | Self::Foreign => false,
+            Self::Config
+            | Self::Denied
+            | Self::Foreign
+            | Self::DifferentRequest
+            | Self::OutcomeUnknown
+            | Self::TooLarge => false,
         }
     }
 }

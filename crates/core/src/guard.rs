@@ -16,7 +16,7 @@ use crate::name::{Name, Namespace};
 use crate::observe;
 use crate::options::{COMMAND_TIMEOUT, MAX_TTL, MIN_TTL};
 use crate::owner::OwnerToken;
-use crate::store::{ReleaseReply, ReleaseRequest};
+use crate::store::{ReleaseReply, ReleaseRequest, SwapReply, SwapRequest, Then};
 
 /// The first pause after a release without an answer; later ones double it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -125,6 +125,15 @@ pub enum Released {
     Freed,
     /// The lease was lost before. Nothing of anybody else was touched.
     AlreadyLost,
+}
+
+/// What became of writing a record and giving the name back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Both are done.
+    Kept,
+    /// The lease was lost before. Nothing was changed.
+    NotHeld(LostCause),
 }
 
 /// Owns a held lease: renews it in the background and gives it back when it is released or dropped.
@@ -278,6 +287,72 @@ impl Guard {
         }
     }
 
+    /// Writes a record in the place of the one that was written before under this lease, and gives the name back in
+    /// the same step.
+    ///
+    /// Cancel safety: when the future is dropped, the record may or may not be written; the name is given back in
+    /// the background.
+    pub(crate) async fn settle(
+        mut self,
+        expected: &[u8],
+        record: &[u8],
+        retain: Duration,
+    ) -> Result<Settled, Error> {
+        let (engine, cell) = (Arc::clone(&self.lease.engine), Arc::clone(&self.lease.cell));
+        if !cell.is_ours() {
+            self.finished = true;
+            return Ok(Settled::NotHeld(LostCause::Forked));
+        }
+        let cause = self.lost_or_missing();
+        self.stop_renewal();
+        let ends = engine.now().after(engine.store_timeout);
+        self.verdict_of_last_renewal(ends).await;
+        let mut expected = Some(expected);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let now = engine.now();
+            let keep_for = self.min_hold_until.map(|until| until.since(now)).filter(|keep| !keep.is_zero());
+            let (name, owner, then) = (&cell.name, &cell.owner, Then::Release { keep_for });
+            let request = SwapRequest { name, owner, expected, record, retain, then };
+            let until = now.after(COMMAND_TIMEOUT).min(ends);
+            match engine.timers.before(until, engine.store.swap_record(request)).await {
+                Some(Ok(SwapReply::Swapped { handed_over })) => {
+                    self.finish();
+                    if handed_over {
+                        observe::hand_over("given");
+                    }
+                    return Ok(Settled::Kept);
+                }
+                Some(Ok(SwapReply::NotHeld { current })) => {
+                    self.finish();
+                    // An earlier try whose reply was lost has done it.
+                    let done = current.as_deref() == Some(record);
+                    return Ok(if done { Settled::Kept } else { Settled::NotHeld(cause) });
+                }
+                // Its time is over, or it was evicted. Nobody else can have run under this lease.
+                Some(Ok(SwapReply::Differs { current: None })) if expected.is_some() => expected = None,
+                Some(Ok(SwapReply::Differs { .. })) => return Err(changed_by_others(name)),
+                Some(Err(error)) if !error.is_retryable() => return Err(error.context(name)),
+                reply => {
+                    let again_at = engine.now().after(engine.jitter(pause / 2, pause)).min(ends);
+                    engine.timers.sleep_until(again_at).await;
+                    pause = (pause * 2).min(MOST_PAUSE);
+                    if again_at >= ends {
+                        return Err(not_settled(name, reply.and_then(Result::err)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// How the lease was lost; `Missing` if only the store knows.
+    pub(crate) fn lost_or_missing(&self) -> LostCause {
+        match self.state() {
+            LeaseState::Lost(cause) => cause,
+            _ => LostCause::Missing,
+        }
+    }
+
     fn stop_renewal(&mut self) -> LeaseState {
         let (engine, cell) = (&self.lease.engine, &self.lease.cell);
         let state = cell.machine().release(engine.now());
@@ -377,6 +452,27 @@ fn unknown(name: &Name) -> Error {
              it is cleaned up in the background"
         ),
     )
+}
+
+fn changed_by_others(name: &Name) -> Error {
+    Error::new(
+        ErrorKind::Foreign,
+        format!(
+            "{name}: the record of this operation was changed by another program while it ran; it was left untouched, \
+             so the outcome is not kept"
+        ),
+    )
+}
+
+fn not_settled(name: &Name, source: Option<Error>) -> Error {
+    let error = Error::new(
+        ErrorKind::Unknown,
+        format!("{name}: the store did not confirm the outcome, so whether it is kept is not known"),
+    );
+    match source {
+        Some(source) => error.with_source(source),
+        None => error,
+    }
 }
 
 fn unavailable(name: &Name, source: Option<Error>) -> Error {

@@ -26,6 +26,7 @@ mod lock;
 mod name;
 mod nesting;
 mod observe;
+mod once;
 mod options;
 mod owner;
 mod queue;
@@ -43,6 +44,10 @@ pub use lease::LeaseState;
 pub use lock::{Attempt, Busy, Completed, Lock, RunError};
 pub use memory::{MemoryStore, MemoryWorld};
 pub use name::{Name, Namespace};
+pub use once::{
+    Claim, Claimed, DEFAULT_RETAIN, Failed, IdempotencyKey, IfUnknown, MAX_RESULT_BYTES, MAX_RETAIN,
+    MIN_RETAIN, Once, OnceAttempt, OnceError, OnceOutcome, Previous, idempotency_key,
+};
 pub use options::{
     COMMAND_TIMEOUT, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, LockOptions, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Wait,
 };

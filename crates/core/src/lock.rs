@@ -144,8 +144,8 @@ impl<T: fmt::Debug, E: std::error::Error + 'static> std::error::Error for RunErr
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired or run"]
 pub struct Lock {
-    engine: Arc<Engine>,
-    name: Name,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) name: Name,
     options: LockOptions,
     on_waiting: Option<OnWaiting>,
 }
@@ -314,7 +314,7 @@ impl fmt::Debug for Lock {
 }
 
 /// The body's output, or the cause if the lease is lost first. The body is dropped on return.
-async fn until_lost<Fut: Future>(guard: &Guard, body: Fut) -> Result<Fut::Output, LostCause> {
+pub(crate) async fn until_lost<Fut: Future>(guard: &Guard, body: Fut) -> Result<Fut::Output, LostCause> {
     let mut body = std::pin::pin!(body);
     let mut lost = std::pin::pin!(guard.lost());
     std::future::poll_fn(|context| {

@@ -7,6 +7,7 @@
 mod entry;
 mod faults;
 mod link;
+mod records;
 mod server;
 mod store;
 #[cfg(test)]
@@ -97,6 +98,21 @@ impl MemoryWorld {
     /// How many names take up memory, whether they are held, waited for, or just not swept yet.
     pub fn stored_names(&self) -> usize {
         self.with_server(|server, _| server.stored_names())
+    }
+
+    /// Writes a record as another program would, for ever; `None` loses it, as an eviction does.
+    pub fn raw_record(&self, name: &Name, record: Option<&[u8]>) {
+        self.with_server(|server, _| server.records.set_raw(name, record));
+    }
+
+    /// Replaces the record of a name by data that is no record, such as a hash.
+    pub fn corrupt_record(&self, name: &Name) {
+        self.with_server(|server, _| server.records.corrupt(name));
+    }
+
+    /// How many records take up memory, whether their time is over or not.
+    pub fn stored_records(&self) -> usize {
+        self.with_server(|server, _| server.records.len())
     }
 
     /// Does something to the server in one step, and afterwards delivers what it pushed.

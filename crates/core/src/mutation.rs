@@ -113,6 +113,16 @@ rules! {
     BreakOnce = "break-once",
     /// Who waits inside a section for the name that the section holds is refused.
     RefuseNested = "refuse-nested",
+    /// Trap 56: a record is written by the holder of the name only.
+    RecordUnderLease = "record-under-lease",
+    /// Trap 56: a record that was changed meanwhile is not written over.
+    RecordCompare = "record-compare",
+    /// Trap 56: the same operation with another request is refused.
+    Fingerprint = "fingerprint",
+    /// Trap 56: an attempt that may have acted is not taken for one that failed.
+    OutcomeUnknown = "outcome-unknown",
+    /// A result that is too large is refused before anything is sent.
+    ResultLimit = "result-limit",
     /// The store's time is kept to the letter, also by a request that gets no answer.
     StoreTimeout = "store-timeout",
 }

@@ -71,6 +71,17 @@ pub trait Store: Send + Sync + 'static {
         by: &'a Label,
     ) -> StoreFuture<'a, Result<BreakReply, Error>>;
 
+    /// Reads the record of a name (see [`crate::Once`]); `None` when there is none or its time is over.
+    ///
+    /// A store whose [`Capabilities::records`] is false reports `Config`.
+    fn read_record<'a>(&'a self, name: &'a Name) -> StoreFuture<'a, Result<Option<Vec<u8>>, Error>>;
+
+    /// Replaces the record of a name, if this owner holds the name and the record is the expected one; in the
+    /// same step it gives the name back when asked to. If the record cannot be written, nothing is changed.
+    ///
+    /// It needs no `not_after`: a late request finds another owner or another record.
+    fn swap_record<'a>(&'a self, request: SwapRequest<'a>) -> StoreFuture<'a, Result<SwapReply, Error>>;
+
     /// Looks for settings and conditions of the store that endanger locks.
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, Error>>;
 
@@ -91,6 +102,8 @@ pub struct Capabilities {
     pub push: bool,
     /// `acks` can be asked for.
     pub acks: bool,
+    /// Records are kept, which [`crate::Once`] needs.
+    pub records: bool,
     /// How a waiter polls while no push reaches it.
     pub polling: Polling,
 }
@@ -98,7 +111,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// A store with everything but replicas to confirm, and waiters that poll in this way.
     pub const fn all(polling: Polling) -> Self {
-        Self { fencing: true, queue: true, push: true, acks: false, polling }
+        Self { fencing: true, queue: true, push: true, acks: false, records: true, polling }
     }
 }
 
@@ -237,6 +250,55 @@ pub enum ReleaseReply {
     },
     /// This owner held no lease of that name.
     NotHeld,
+}
+
+/// Replaces the record of a name under its lease.
+#[derive(Clone, Copy, Debug)]
+pub struct SwapRequest<'a> {
+    /// The name.
+    pub name: &'a Name,
+    /// Who must hold it.
+    pub owner: &'a OwnerToken,
+    /// What the record must be now; `None`: there must be none.
+    pub expected: Option<&'a [u8]>,
+    /// What it becomes; never empty.
+    pub record: &'a [u8],
+    /// How long it is kept from now on, in whole milliseconds.
+    pub retain: Duration,
+    /// What becomes of the lease.
+    pub then: Then,
+}
+
+/// What becomes of the lease once a record is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It goes on.
+    Hold,
+    /// It is given back, as by [`Store::release`].
+    Release {
+        /// Keep the name taken, by nobody, for this long (`min_hold`).
+        keep_for: Option<Duration>,
+    },
+}
+
+/// What became of a swap. Unless it was done, nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwapReply {
+    /// The record is written.
+    Swapped {
+        /// Whether the name was given back and a waiter holds it now.
+        handed_over: bool,
+    },
+    /// This owner does not hold the name.
+    NotHeld {
+        /// The record as it is.
+        current: Option<Vec<u8>>,
+    },
+    /// The record is not the expected one.
+    Differs {
+        /// The record as it is.
+        current: Option<Vec<u8>>,
+    },
 }
 
 /// Prolongs one lease.

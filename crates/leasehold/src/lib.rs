@@ -34,9 +34,11 @@ pub use leasehold_core::store::{
     BreakMode, BreakReply, Capabilities, Finding, Holder, Inspection, Listing, Severity,
 };
 pub use leasehold_core::{
-    Attempt, Busy, Completed, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, Error, ErrorKind, FencingToken, Guard,
-    Label, Lease, LeaseState, Lock, LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Name,
-    Namespace, OwnerToken, Released, RunError, Wait,
+    Attempt, Busy, Claim, Claimed, Completed, DEFAULT_RETAIN, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, Error,
+    ErrorKind, Failed, FencingToken, Guard, IdempotencyKey, IfUnknown, Label, Lease, LeaseState, Lock,
+    LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_RESULT_BYTES, MAX_RETAIN, MAX_TTL, MIN_RETAIN, MIN_TTL, Name,
+    Namespace, Once, OnceAttempt, OnceError, OnceOutcome, OwnerToken, Previous, Released, RunError, Wait,
+    idempotency_key,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::smallest_acl;
@@ -49,3 +51,8 @@ pub use leasehold_sqlite::default_path as local_path;
 pub mod core {
     pub use leasehold_core::*;
 }
+
+/// The guide's programs are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/once.md")]
+pub struct OnceGuide;

@@ -128,6 +128,8 @@ mod tests {
             include_str!("../scripts/release.lua"),
             include_str!("../scripts/renew.lua"),
             include_str!("../scripts/break.lua"),
+            include_str!("../scripts/swap.lua"),
+            include_str!("../scripts/settle.lua"),
             include_str!("../scripts/probe.lua"),
         ] {
             let in_force = script.lines().filter(|line| !line.contains("--[[without:"));

@@ -49,7 +49,7 @@ pub(crate) fn error(key: &str, kind: &str, writer: &str) -> Error {
     )
 }
 
-async fn type_of(connection: &Connection, key: &str) -> Result<String, Failure> {
+pub(crate) async fn type_of(connection: &Connection, key: &str) -> Result<String, Failure> {
     let value = connection.call(&command(&["TYPE", key])).await?.accepted()?;
     Ok(reply::text(&value)?.to_owned())
 }

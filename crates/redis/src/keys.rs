@@ -64,6 +64,12 @@ impl Keys {
         NameKeys { lock, queue }
     }
 
+    /// The key of the record of an operation with this name.
+    pub(crate) fn record_of(&self, name: &Name) -> String {
+        let tag = tag_of(self.namespace.key(name).as_bytes());
+        format!("{}{HELPER}once:{{{tag}}}:{name}", self.namespace.as_str())
+    }
+
     /// The key of the last fencing token.
     pub(crate) fn fence(&self) -> &str {
         &self.fence
@@ -104,20 +110,24 @@ mod tests {
         let of_name = keys.of(&Name::new("order:1001").unwrap());
         assert_eq!(of_name.lock, "lock:order:1001");
         assert_eq!(of_name.queue, "lock:~queue:{24d}:order:1001");
+        assert_eq!(keys.record_of(&Name::new("order:1001").unwrap()), "lock:~once:{24d}:order:1001");
         assert_eq!(keys.fence(), "lock:~fence");
         assert_eq!(keys.channel("abc"), "lock:~wake:abc");
     }
 
     #[test]
-    fn trap_40_the_queue_is_in_the_slot_of_the_lock_key() {
+    fn trap_40_the_queue_and_the_record_are_in_the_slot_of_the_lock_key() {
         for namespace in ["lock:", "", "{app}:", "a}b:", "x{y}z{"] {
             for name in ["a", "{user}:1", "a{}b", "x{y", "}{", "{{b}}", "foo{}{bar}", "} {"] {
-                let keys = keys(namespace).of(&Name::new(name).unwrap());
-                assert_eq!(
-                    slot_of(keys.lock.as_bytes()),
-                    slot_of(keys.queue.as_bytes()),
-                    "{namespace}{name}"
-                );
+                let (all, name) = (keys(namespace), Name::new(name).unwrap());
+                let keys = all.of(&name);
+                for helper in [keys.queue, all.record_of(&name)] {
+                    assert_eq!(
+                        slot_of(keys.lock.as_bytes()),
+                        slot_of(helper.as_bytes()),
+                        "{namespace}{name}"
+                    );
+                }
             }
         }
     }

@@ -19,6 +19,7 @@ mod inspect;
 mod keys;
 mod questions;
 mod random;
+mod records;
 mod reply;
 mod rights;
 mod script;

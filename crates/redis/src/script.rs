@@ -64,6 +64,8 @@ pub(crate) struct Scripts {
     pub(crate) release: Script,
     pub(crate) renew: Script,
     pub(crate) break_lease: Script,
+    pub(crate) swap: Script,
+    pub(crate) settle: Script,
     pub(crate) probe: Script,
 }
 
@@ -73,6 +75,8 @@ const ACQUIRE: &str = include_str!("../scripts/acquire.lua");
 const RELEASE: &str = include_str!("../scripts/release.lua");
 const RENEW: &str = include_str!("../scripts/renew.lua");
 const BREAK: &str = include_str!("../scripts/break.lua");
+const SWAP: &str = include_str!("../scripts/swap.lua");
+const SETTLE: &str = include_str!("../scripts/settle.lua");
 const PROBE: &str = include_str!("../scripts/probe.lua");
 
 impl Scripts {
@@ -82,6 +86,8 @@ impl Scripts {
             release: Script::new(RELEASE),
             renew: Script::new(RENEW),
             break_lease: Script::new(BREAK),
+            swap: Script::new(SWAP),
+            settle: Script::new(SETTLE),
             probe: Script::new(PROBE),
         }
     }
@@ -89,7 +95,10 @@ impl Scripts {
 
 /// The script with the parts that it shares with others, each where its line is.
 fn with_includes(source: &str) -> String {
-    source.replace("--@include mint\n", MINT).replace("--@include serve\n", SERVE)
+    source
+        .replace("--@include release\n", RELEASE)
+        .replace("--@include mint\n", MINT)
+        .replace("--@include serve\n", SERVE)
 }
 
 /// The script as it is sent.
@@ -124,8 +133,15 @@ mod tests {
 
     use super::*;
 
-    const ALL: [(&str, &str); 5] =
-        [("acquire", ACQUIRE), ("release", RELEASE), ("renew", RENEW), ("break", BREAK), ("probe", PROBE)];
+    const ALL: [(&str, &str); 7] = [
+        ("acquire", ACQUIRE),
+        ("release", RELEASE),
+        ("renew", RENEW),
+        ("break", BREAK),
+        ("swap", SWAP),
+        ("settle", SETTLE),
+        ("probe", PROBE),
+    ];
 
     /// What a script's header declares, and what its code uses.
     fn parse(source: &str) -> (BTreeSet<String>, BTreeSet<String>) {

@@ -366,7 +366,12 @@ pub(crate) fn holder_of(value: &[u8]) -> Holder {
 }
 
 /// The error for users; looks at the keys where that tells more.
-async fn explain(shared: &Shared, connection: &Connection, keys: &NameKeys, failure: Failure) -> Error {
+pub(crate) async fn explain(
+    shared: &Shared,
+    connection: &Connection,
+    keys: &NameKeys,
+    failure: Failure,
+) -> Error {
     if let Failure::Refused(refusal) = &failure {
         leave_if_no_primary(connection, refusal);
         if refusal.is_denied()

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leasehold_core::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection,
-    Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture,
+    Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture, SwapReply,
+    SwapRequest,
 };
 use leasehold_core::{COMMAND_TIMEOUT, Error, Label, Name, Namespace};
 use tokio::runtime::Handle;
@@ -20,7 +21,7 @@ use crate::inspect;
 use crate::questions::Questions;
 use crate::rights::Rights;
 use crate::shared::Shared;
-use crate::{scripted, supervisor, unscripted};
+use crate::{records, scripted, supervisor, unscripted};
 
 /// Waiters that nobody can tell. The claim of a grant is at least twice these intervals.
 const POLLING: Polling = Polling {
@@ -113,6 +114,22 @@ impl RedisStore {
         }
     }
 
+    async fn do_read_record(&self, name: &Name) -> Result<Option<Vec<u8>>, Error> {
+        let (connection, rights) = self.shared.live()?;
+        match rights {
+            Rights::Scripts { .. } => records::read(&self.shared, &connection, name).await,
+            Rights::Commands(_) => Err(records::without_scripts()),
+        }
+    }
+
+    async fn do_swap_record(&self, request: SwapRequest<'_>) -> Result<SwapReply, Error> {
+        let (connection, rights) = self.shared.live()?;
+        match rights {
+            Rights::Scripts { .. } => records::swap(&self.shared, &connection, request).await,
+            Rights::Commands(_) => Err(records::without_scripts()),
+        }
+    }
+
     /// Waits for what is under way, as long as one command may take, then closes.
     async fn do_close(&self) {
         let connection = self.shared.live().ok().map(|(connection, _)| connection);
@@ -154,7 +171,7 @@ impl Store for RedisStore {
         let mut can = Capabilities::all(POLLING);
         can.push = self.shared.can_push();
         if !self.shared.config.scripting {
-            (can.fencing, can.queue) = (false, false);
+            (can.fencing, can.queue, can.records) = (false, false, false);
         }
         can
     }
@@ -198,6 +215,14 @@ impl Store for RedisStore {
         by: &'a Label,
     ) -> StoreFuture<'a, Result<BreakReply, Error>> {
         Box::pin(self.do_break(name, mode, by))
+    }
+
+    fn read_record<'a>(&'a self, name: &'a Name) -> StoreFuture<'a, Result<Option<Vec<u8>>, Error>> {
+        Box::pin(self.do_read_record(name))
+    }
+
+    fn swap_record<'a>(&'a self, request: SwapRequest<'a>) -> StoreFuture<'a, Result<SwapReply, Error>> {
+        Box::pin(self.do_swap_record(request))
     }
 
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, Error>> {

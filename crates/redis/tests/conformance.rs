@@ -94,6 +94,14 @@ impl Fixture for Server {
         Ok(self.command(&["HGET", &key(name), "field"]).text().as_deref() == Some("value"))
     }
 
+    fn corrupt_record(&self, name: &Name) -> Result<(), Skipped> {
+        let is_record = |key: &String| key.starts_with("lock:~once:") && key.ends_with(&format!("}}:{name}"));
+        let record = self.keys().into_iter().find(is_record).expect("there is a record");
+        self.command(&["DEL", &record]);
+        self.command(&["HSET", &record, "field", "value"]);
+        Ok(())
+    }
+
     fn flush(&self) -> Result<(), Skipped> {
         self.command(&["FLUSHALL"]);
         Ok(())

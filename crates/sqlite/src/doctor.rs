@@ -94,7 +94,7 @@ fn damaged(how: &str) -> Finding {
 fn writing(database: &Database) -> Finding {
     let subject = "writing";
     let tried = database.write(Pace::Patient, |transaction| {
-        let tables = "SELECT count(*) FROM lease, waiter, fence, sweep WHERE fence.id = 0";
+        let tables = "SELECT count(*) FROM lease, waiter, fence, sweep, once WHERE fence.id = 0";
         Ok(transaction.connection().query_row(tables, [], |row| row.get::<_, i64>(0))?)
     });
     match tried {

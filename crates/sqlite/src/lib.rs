@@ -30,6 +30,7 @@ mod inspect;
 mod lease;
 mod operations;
 mod options;
+mod records;
 mod schema;
 mod store;
 mod sweep;

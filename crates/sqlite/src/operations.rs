@@ -143,8 +143,17 @@ pub(crate) struct Release {
 
 impl Release {
     pub(crate) fn new(request: &ReleaseRequest<'_>) -> Self {
-        let keep_for = request.keep_for.filter(|keep_for| on(Rule::MinHold) && !keep_for.is_zero());
-        Self { name: request.name.clone(), owner: request.owner.clone(), keep_for }
+        Self::of(request.name, request.owner, request.keep_for)
+    }
+
+    pub(crate) fn of(name: &Name, owner: &OwnerToken, keep_for: Option<Duration>) -> Self {
+        let keep_for = keep_for.filter(|keep_for| on(Rule::MinHold) && !keep_for.is_zero());
+        Self { name: name.clone(), owner: owner.clone(), keep_for }
+    }
+
+    /// Gives the name back as part of a larger transaction; whether a waiter has it now.
+    pub(crate) fn gives_to_waiter(&self, tx: &Transaction<'_>) -> Result<bool, Failure> {
+        Ok(self.in_transaction(tx)? == ReleaseReply::Freed { handed_over: true })
     }
 
     /// Gives the name back, and takes the owner out of the queue.

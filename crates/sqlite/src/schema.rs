@@ -58,9 +58,26 @@ const TABLES: &str = "
     INSERT INTO sweep VALUES(1, '', '');
 ";
 
+/// Added to files that were made before there were records: programs that do not know the table are not disturbed by
+/// it, so the version stays.
+const RECORDS: &str = "
+    -- What is known of operations that are to be done once, each until its time is over.
+    CREATE TABLE IF NOT EXISTS once(
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        record BLOB NOT NULL,
+        ends INTEGER NOT NULL,              -- counts in the boot it was written in
+        boot BLOB NOT NULL,
+        ends_wall INTEGER NOT NULL,         -- counts after a reboot: microseconds since 1970
+        PRIMARY KEY(namespace, name)
+    ) STRICT;
+    CREATE INDEX IF NOT EXISTS once_by_end ON once(ends_wall);
+";
+
 /// Creates the tables if the file is new, and checks that they are ours and of our version otherwise.
 pub(crate) fn ensure(connection: &Connection, path: &Path) -> Result<(), Failure> {
-    if !is_ours(connection, path)? {
+    let is_new = !is_ours(connection, path)?;
+    if is_new {
         connection.execute_batch(&format!("PRAGMA page_size={PAGE_BYTES}; BEGIN EXCLUSIVE"))?;
         let created = create(connection, path);
         if !connection.is_autocommit() {
@@ -71,12 +88,26 @@ pub(crate) fn ensure(connection: &Connection, path: &Path) -> Result<(), Failure
     // Only now, so that the header says whose file it is before there is a log that it could be hidden in.
     let mode: String = connection.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
     if mode.eq_ignore_ascii_case("wal") {
-        return Ok(());
+        // Even looking into a new file would leave a log beside it.
+        return if is_new { Ok(()) } else { ensure_records(connection) };
     }
     Err(Failure::Refused(Error::config(format!(
         "sqlite:{}: this file system has no shared memory for SQLite's log: name a file on a local disk",
         path.display()
     ))))
+}
+
+fn ensure_records(connection: &Connection) -> Result<(), Failure> {
+    let there = "SELECT EXISTS(SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = 'once_by_end')";
+    if connection.query_row(there, [], |row| row.get(0))? {
+        return Ok(());
+    }
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let created = connection.execute_batch(RECORDS);
+    if !connection.is_autocommit() {
+        connection.execute_batch(if created.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    }
+    Ok(created?)
 }
 
 fn is_ours(connection: &Connection, path: &Path) -> Result<bool, Failure> {
@@ -97,6 +128,7 @@ fn create(connection: &Connection, path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     connection.execute_batch(TABLES)?;
+    connection.execute_batch(RECORDS)?;
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", VERSION)?;
     Ok(())

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use leasehold_core::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection,
-    Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture,
+    Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture, SwapReply,
+    SwapRequest,
 };
 use leasehold_core::{Error, ErrorKind, Label, Name, Namespace};
 
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 use crate::file::StoreFile;
 use crate::operations::{self, Acquire, Release};
 use crate::options::SqliteOptions;
+use crate::records::{self, Swap};
 use crate::worker::Worker;
 use crate::{doctor, inspect};
 
@@ -285,6 +287,16 @@ impl Store for SqliteStore {
     ) -> StoreFuture<'a, Result<BreakReply, Error>> {
         let (name, by) = (name.clone(), by.clone());
         Box::pin(self.run(move |database, pace| operations::break_lease(database, pace, &name, mode, &by)))
+    }
+
+    fn read_record<'a>(&'a self, name: &'a Name) -> StoreFuture<'a, Result<Option<Vec<u8>>, Error>> {
+        let name = name.clone();
+        Box::pin(self.run(move |database, _| records::look(database, &name)))
+    }
+
+    fn swap_record<'a>(&'a self, request: SwapRequest<'a>) -> StoreFuture<'a, Result<SwapReply, Error>> {
+        let swap = Swap::new(&request);
+        Box::pin(self.run(move |database, pace| swap.perform(database, pace)))
     }
 
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, Error>> {

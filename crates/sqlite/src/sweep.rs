@@ -6,6 +6,7 @@ use rusqlite::params;
 
 use crate::database::{Database, Pace, Transaction};
 use crate::failure::Failure;
+use crate::records;
 
 /// Rows looked at in one go. It takes a millisecond or two, and happens once per so many pages of log that
 /// fewer rows can have been added since the last time.
@@ -18,6 +19,7 @@ pub(crate) fn sweep(database: &Database, pace: Pace) -> Result<(), Failure> {
     }
     database.write(pace, |tx| {
         sweep_waiters(tx)?;
+        records::sweep(tx)?;
         sweep_leases(tx)
     })
 }

@@ -10,8 +10,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use common::{Actor, ask, name, open, owner, queued, release, renew, role, take};
+use common::{Actor, ask, keep_record, name, open, owner, queued, record, release, renew, role, take};
 use leasehold_core::blocking::block_on;
 use leasehold_core::store::{AcquireReply, Holder, ReleaseReply, RenewReply, Severity};
 use leasehold_core::{Error, ErrorKind, LostCause, Store};
@@ -350,4 +351,16 @@ fn a_diagnosis_of_a_sound_file_finds_no_problem_and_one_open_to_all_is_a_problem
     let problem = findings.iter().find(|finding| finding.severity == Severity::Problem).unwrap();
     assert_eq!(problem.subject, "permissions");
     assert!(!problem.advice.is_empty());
+}
+
+#[test]
+fn a_file_from_before_there_were_records_gets_their_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let job = name("job");
+    drop(open(&path));
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE once").unwrap();
+    let store = open(&path);
+    keep_record(&store, &job, Duration::from_secs(60));
+    assert!(record(&open(&path), &job).is_some());
 }

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Actor, TTL, World, ask, name, open, owner, queued, release, renew, role, take};
+use common::{
+    Actor, TTL, World, ask, keep_record, name, open, owner, queued, record, release, renew, role, take,
+};
 use leasehold_core::LostCause;
 use leasehold_core::store::{AcquireReply, Holder, ReleaseReply, RenewReply};
 
@@ -34,6 +36,31 @@ fn trap_6_a_stepped_wall_clock_changes_nothing() {
     assert!(is_held(&ask(&store, &job, &second).unwrap()));
     world.pass(TTL);
     take(&store, &job, &second);
+}
+
+/// Within a boot a step of the wall clock neither ends a record nor lets it stay; after a reboot the wall clock is all
+/// there is.
+#[test]
+fn a_record_outlives_reboots_and_steps_of_the_wall_clock() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let (day, job) = (Duration::from_secs(24 * 3_600), name("job"));
+    let world = World::new("first", Duration::from_secs(100), WALL);
+    let store = world.open(&path);
+    keep_record(&store, &job, day);
+    for wall in [WALL + YEAR, YEAR_BEFORE] {
+        world.set_wall(wall);
+        assert!(record(&store, &job).is_some());
+    }
+    world.set_wall(WALL);
+    keep_record(&store, &job, day);
+    let rebooted = |after: Duration| World::new("second", Duration::from_secs(5), WALL + after).open(&path);
+    assert!(record(&rebooted(day / 2), &job).is_some());
+    assert!(record(&rebooted(day * 2), &job).is_none());
+    world.pass(day);
+    assert!(record(&store, &job).is_none());
+    keep_record(&store, &job, day);
+    assert!(record(&store, &job).is_some());
 }
 
 #[test]

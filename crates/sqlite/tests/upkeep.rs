@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{SLACK, World, name, open, owner, queued, release, take};
+use common::{SLACK, World, keep_record, name, open, owner, queued, record, release, take};
 use rusqlite::Connection;
 
 fn size(path: &Path, ending: &str) -> u64 {
@@ -37,6 +37,27 @@ fn trap_59_names_that_were_used_once_take_no_room() {
     assert_eq!((rows(&path, "lease"), rows(&path, "waiter")), (0, 0));
     let after = size(&path, "");
     assert!(after <= before.max(64 * 1024), "{before} bytes, then {after}");
+}
+
+#[test]
+fn records_whose_time_is_over_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let world = World::new("boot", Duration::from_secs(100), Duration::from_secs(1_800_000_000));
+    let store = world.open(&path);
+    for number in 0..1_000 {
+        keep_record(&store, &name(&format!("old:{number}")), Duration::from_secs(60));
+    }
+    world.pass(Duration::from_secs(61));
+    keep_record(&store, &name("kept"), Duration::from_secs(3_600));
+    let started = Instant::now();
+    while rows(&path, "once") > 1 {
+        assert!(started.elapsed() < 6 * SLACK, "{} rows are left", rows(&path, "once"));
+        for _ in 0..100 {
+            keep_record(&store, &name("kept"), Duration::from_secs(3_600));
+        }
+    }
+    assert!(record(&store, &name("kept")).is_some());
 }
 
 /// Without a pause in the writing the log cannot begin anew by itself.

@@ -21,6 +21,7 @@ pub mod names;
 pub mod operators;
 pub mod queue;
 pub mod queue_order;
+pub mod records;
 pub mod releases;
 pub mod renewals;
 pub mod tokens;
@@ -105,6 +106,14 @@ pub trait Fixture: Send + Sync + 'static {
     /// By default, that it cannot be seen.
     fn is_corrupt(&self, _name: &Name) -> Result<bool, Skipped> {
         Err(Skipped("reading data that is no lock"))
+    }
+
+    /// Puts data that is no record, such as a hash, in the place of a name's record, which must exist.
+    ///
+    /// # Errors
+    /// By default, that it cannot.
+    fn corrupt_record(&self, _name: &Name) -> Result<(), Skipped> {
+        Err(Skipped("writing data that is no record"))
     }
 
     /// Loses everything, the last fencing token included.
@@ -315,6 +324,17 @@ macro_rules! conformance_tests {
                 a_foreign_holder_can_be_broken,
                 data_that_is_no_lock_is_left_untouched,
                 a_list_survives_data_that_is_no_lock;
+            records:
+                a_store_without_records_says_so,
+                a_record_is_written_by_the_holder_only,
+                a_record_is_not_written_after_the_lease,
+                a_record_is_compared_before_it_is_changed,
+                a_settled_name_is_free_or_its_waiters,
+                a_settled_name_can_be_kept_taken,
+                a_record_is_kept_for_its_time,
+                records_are_kept_byte_for_byte,
+                records_are_no_names,
+                a_record_that_is_no_record_is_left_untouched;
             contention:
                 of_many_concurrent_acquires_exactly_one_is_granted,
                 holders_never_overlap_and_tokens_grow,
@@ -348,6 +368,7 @@ mod tests {
             include_str!("conformance/operators.rs"),
             include_str!("conformance/queue.rs"),
             include_str!("conformance/queue_order.rs"),
+            include_str!("conformance/records.rs"),
             include_str!("conformance/releases.rs"),
             include_str!("conformance/renewals.rs"),
             include_str!("conformance/tokens.rs"),

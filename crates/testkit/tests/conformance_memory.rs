@@ -68,6 +68,11 @@ impl<const VIRTUAL: bool, const PUSH: bool> Fixture for Memory<VIRTUAL, PUSH> {
         Ok(self.world.is_corrupt(name))
     }
 
+    fn corrupt_record(&self, name: &Name) -> Result<(), Skipped> {
+        self.world.corrupt_record(name);
+        Ok(())
+    }
+
     fn flush(&self) -> Result<(), Skipped> {
         self.world.flush();
         Ok(())

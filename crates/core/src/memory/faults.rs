@@ -25,6 +25,10 @@ pub enum Operation {
     Break,
     /// [`Store::diagnose`](crate::Store::diagnose).
     Diagnose,
+    /// [`Store::read_record`](crate::Store::read_record).
+    ReadRecord,
+    /// [`Store::swap_record`](crate::Store::swap_record).
+    SwapRecord,
 }
 
 /// One thing a process sent, as [`MemoryStore::recorded`](super::MemoryStore::recorded) shows it. A batch of

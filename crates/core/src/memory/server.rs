@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::entry::{Content, Entry, Lease, Now, Waiter};
 use super::link::{ConnectionId, Link};
+use super::records::Records;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, LostCause};
 use crate::fencing::FencingToken;
@@ -54,6 +55,7 @@ pub(super) struct Server {
     wall_set: (Moment, Duration),
     sweep_at: usize,
     receivers: Vec<Arc<Link>>,
+    pub(super) records: Records,
 }
 
 impl Server {
@@ -67,6 +69,7 @@ impl Server {
             wall_set: (Moment::default(), epoch),
             sweep_at: SWEEP_FROM,
             receivers: Vec::new(),
+            records: Records::default(),
         }
     }
 
@@ -379,6 +382,7 @@ impl Server {
 
     pub(super) fn flush(&mut self) {
         self.names.clear();
+        self.records = Records::default();
         self.last_fencing_token = 0;
         self.last_ticket = 0;
     }
@@ -416,6 +420,11 @@ impl Server {
 
     pub(super) fn stored_names(&self) -> usize {
         self.names.len()
+    }
+
+    /// Whether this owner holds the name.
+    pub(super) fn is_held_by(&self, name: &Name, owner: &OwnerToken, now: Now) -> bool {
+        self.names.get(name).and_then(|entry| entry.live_lease(now)).is_some_and(|lease| lease.is_of(owner))
     }
 
     pub(super) fn take_receivers(&mut self) -> Vec<Arc<Link>> {

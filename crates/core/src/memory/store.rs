@@ -10,6 +10,7 @@ use tokio::sync::{RwLock, watch};
 use super::entry::Now;
 use super::faults::{Fate, GrantBound, Operation, Recorded};
 use super::link::{ConnectionId, Link};
+use super::records::Swap;
 use super::server::{Acquire, Server};
 use super::{MemoryWorld, lock};
 use crate::clock::Clock;
@@ -20,7 +21,7 @@ use crate::owner::{Label, OwnerToken};
 use crate::store::{
     AcquireReply, AcquireRequest, BreakMode, BreakReply, Capabilities, EventSink, Finding, Inspection,
     Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Severity, Store, StoreEvent,
-    StoreFuture,
+    StoreFuture, SwapReply, SwapRequest,
 };
 
 /// Polling costs next to nothing here.
@@ -359,6 +360,26 @@ impl Store for MemoryStore {
             let (name, by) = (name.clone(), by.clone());
             let step = move |server: &mut Server, now| server.break_lease(&name, mode, &by, now);
             self.call(Operation::Break, step).await?
+        })
+    }
+
+    fn read_record<'a>(&'a self, name: &'a Name) -> StoreFuture<'a, Result<Option<Vec<u8>>, Error>> {
+        Box::pin(async move {
+            self.record(Operation::ReadRecord, name, None);
+            self.check_refusal(name)?;
+            let name = name.clone();
+            let step = move |server: &mut Server, now| server.records.read(&name, now);
+            self.call(Operation::ReadRecord, step).await?
+        })
+    }
+
+    fn swap_record<'a>(&'a self, request: SwapRequest<'a>) -> StoreFuture<'a, Result<SwapReply, Error>> {
+        Box::pin(async move {
+            self.record(Operation::SwapRecord, request.name, Some(request.owner));
+            self.check_refusal(request.name)?;
+            let swap = Swap::new(&request);
+            let step = move |server: &mut Server, now| swap.perform(server, now);
+            self.call(Operation::SwapRecord, step).await?
         })
     }
 

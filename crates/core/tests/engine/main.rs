@@ -18,6 +18,8 @@ mod clocks;
 mod holds;
 mod loss;
 mod memory_use;
+mod once;
+mod once_cases;
 mod options;
 mod outages;
 mod renewal;

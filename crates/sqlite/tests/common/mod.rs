@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::blocking::block_on;
 use leasehold_core::store::{
     AcquireReply, AcquireRequest, Held, QueueRequest, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest,
-    Ticket,
+    SwapReply, SwapRequest, Then, Ticket,
 };
 use leasehold_core::{Clock, Error, FencingToken, Label, Moment, Name, OwnerToken, Store, SystemEntropy};
 use leasehold_sqlite::{BootId, Environment, SqliteOptions, SqliteStore};
@@ -37,6 +37,20 @@ pub(crate) fn open(path: &Path) -> SqliteStore {
 
 pub(crate) fn ask(store: &SqliteStore, name: &Name, owner: &OwnerToken) -> Result<AcquireReply, Error> {
     block_on(store.acquire(AcquireRequest { name, owner, ttl: TTL, queue: None, not_after: Moment::NEVER }))
+}
+
+/// Takes the name, keeps a record of it for this long, and gives it back.
+pub(crate) fn keep_record(store: &SqliteStore, name: &Name, retain: Duration) {
+    let me = owner("recorder");
+    take(store, name, &me);
+    let current = record(store, name);
+    let (expected, then) = (current.as_deref(), Then::Release { keep_for: None });
+    let swap = SwapRequest { name, owner: &me, expected, record: b"record", retain, then };
+    assert_eq!(block_on(store.swap_record(swap)).unwrap(), SwapReply::Swapped { handed_over: false });
+}
+
+pub(crate) fn record(store: &SqliteStore, name: &Name) -> Option<Vec<u8>> {
+    block_on(store.read_record(name)).unwrap()
 }
 
 pub(crate) fn take(store: &SqliteStore, name: &Name, owner: &OwnerToken) -> FencingToken {
