@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders that hold sources.
-const FOLDERS: [&str; 6] = ["bench", "crates", "examples", "fuzz", "tests", "xtask"];
+const FOLDERS: [&str; 6] = ["bench", "crates", "examples", "soak", "tests", "xtask"];
 
 /// A test function.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,14 @@ pub(crate) fn say(message: impl Display) {
     let _ = writeln!(io::stderr().lock(), "leasehold: {}", one_line(&message.to_string()));
 }
 
-/// The text with its line breaks, and the blanks around them, as single blanks.
+/// The text with its line breaks, and the blanks around them, as single blanks, and other control characters escaped:
+/// what others wrote must not reach the terminal as a command.
 pub(crate) fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let escaped = |character: char| {
+        if character.is_control() { character.escape_default().to_string() } else { character.to_string() }
+    };
+    lines.join(" ").chars().map(escaped).collect()
 }
 
 /// Prints data on standard output.

@@ -36,7 +36,7 @@ pub(crate) fn finish(result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-fn one_line(error: &clap::Error) -> String {
+pub(crate) fn one_line(error: &clap::Error) -> String {
     let rendered = error.render().to_string();
     let command = command_of_this_process();
     let help = format!("see {command} --help");

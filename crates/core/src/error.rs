@@ -110,9 +110,10 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of this kind with a message for people.
+    /// An error of this kind with a message for people. What a library or a server put into it is made one line,
+    /// without control characters: it may end up in a log or on a terminal.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: one_line(message.into()), source: None }
     }
 
     /// An error of the kind `Config`.
@@ -130,7 +131,7 @@ impl Error {
     /// Puts words before the message, for instance the name it is about.
     #[must_use = "the error is not changed in place"]
     pub fn context(mut self, words: impl fmt::Display) -> Self {
-        self.message = format!("{words}: {}", self.message);
+        self.message = one_line(format!("{words}: {}", self.message));
         self
     }
 
@@ -152,8 +153,33 @@ impl fmt::Display for Error {
     }
 }
 
+/// The text with its line breaks, and the blanks around them, as single blanks, and other control characters escaped.
+fn one_line(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let escaped = |character: char| {
+        if character.is_control() { character.escape_default().to_string() } else { character.to_string() }
+    };
+    lines.join(" ").chars().map(escaped).collect()
+}
+
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_put_into_a_message_cannot_break_its_line_or_reach_the_terminal() {
+        let error = Error::config("refused: two\r\n  lines\n\n \u{1b}[31mred\u{1b}[0m\u{9b}1m\0\ttab");
+        assert_eq!(error.to_string(), r"refused: two lines \u{1b}[31mred\u{1b}[0m\u{9b}1m\u{0}\ttab");
+        assert_eq!(error.context("a\nb").to_string().split(": ").next(), Some("a b"));
+        assert_eq!(Error::config("zażółć — fine").to_string(), "zażółć — fine");
     }
 }

@@ -135,11 +135,13 @@ impl KeyValue {
 
     /// Reads the value of a lock key.
     pub fn parse(value: &str) -> Self {
-        if let Some(by) = value.strip_prefix(Self::BROKEN) {
-            return Self::Broken { by: by.to_owned() };
+        // Anybody can write anything there, and what is behind the mark is shown to operators.
+        let marked = |mark| value.strip_prefix(mark).filter(|by| Label::new(by).is_ok()).map(str::to_owned);
+        if let Some(by) = marked(Self::BROKEN) {
+            return Self::Broken { by };
         }
-        if let Some(by) = value.strip_prefix(Self::KEPT) {
-            return Self::Kept { by: by.to_owned() };
+        if let Some(by) = marked(Self::KEPT) {
+            return Self::Kept { by };
         }
         OwnerToken::parse(value).map_or(Self::Foreign, Self::Owner)
     }
@@ -199,6 +201,9 @@ mod tests {
             ["", "1", "a-uuid-of-another-library-000000", "MDEyMzQ1Njc4OWFiY2RlZg", "é".repeat(20).as_str()]
         {
             assert_eq!(KeyValue::parse(foreign), KeyValue::Foreign);
+        }
+        for no_label in ["~broken@", "~kept@", "~broken@\u{1b}[31m", "~kept@two words", "~kept@a\nb"] {
+            assert_eq!(KeyValue::parse(no_label), KeyValue::Foreign, "{no_label:?}");
         }
         let by = Label::new("ops").unwrap();
         assert_eq!(KeyValue::parse(&KeyValue::broken(&by)), KeyValue::Broken { by: "ops".into() });

@@ -61,7 +61,7 @@ impl Refusal {
     }
 
     pub(crate) fn new(code: &str, text: &str) -> Self {
-        let text = text.trim().to_owned();
+        let (code, text) = (cut(code), cut(text.trim()).to_owned());
         if code == "ERR" && text.starts_with("Key should be of string type") {
             // What DELEX says of the wrong type.
             return Self { code: "WRONGTYPE".to_owned(), text };
@@ -174,6 +174,12 @@ impl Refusal {
         let text = text.split(", with args beginning with").next().unwrap_or_default();
         format!("{} {}", self.code, text.trim_end_matches([',', '.'])).trim().to_owned()
     }
+}
+
+/// What a server says in an error is a line; what something else in its place says may be of any length.
+fn cut(text: &str) -> &str {
+    const LONGEST: usize = 1_024;
+    &text[..text.floor_char_boundary(LONGEST)]
 }
 
 /// What an operator can do about a server that refuses to work.

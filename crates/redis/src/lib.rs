@@ -13,6 +13,9 @@ mod doctor;
 mod events;
 mod failure;
 mod foreign;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod health;
 mod inspect;

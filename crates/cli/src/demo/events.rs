@@ -46,7 +46,7 @@ impl Events {
         }
     }
 
-    fn parse(text: &str, source: &str) -> Result<Self, Failure> {
+    pub(super) fn parse(text: &str, source: &str) -> Result<Self, Failure> {
         let mut events = Self { orders: Vec::new(), distinct: 0, repeated: 0, first_positions: Vec::new() };
         let (mut event_ids, mut order_ids) = (HashSet::new(), HashSet::new());
         // Editors on some systems begin a text with a mark of its encoding.

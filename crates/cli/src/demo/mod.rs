@@ -75,6 +75,11 @@ on this machine, temporary, and gone at the end: only the page stays.
 An event is one line of JSON with at least event_id, order_id, amount, currency and paid_at:
   {\"event_id\":\"evt_1\",\"order_id\":\"A7\",\"amount\":\"12.50\",\"currency\":\"EUR\",\"paid_at\":\"2026-11-27T08:00Z\"}";
 
+/// How many events a file has, and of how many orders; as the demo would read it.
+pub(crate) fn count_events(text: &str) -> Result<(usize, usize), Failure> {
+    Events::parse(text, "FILE").map(|events| (events.orders.len(), events.distinct))
+}
+
 /// Runs the demo.
 pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure> {
     // Whatever can be wrong with the input is found before anything is started.

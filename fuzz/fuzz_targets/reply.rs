@@ -1,0 +1,4 @@
+//! See `reply` in `crates/fuzz-entries`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold_fuzz_entries::reply(data));
