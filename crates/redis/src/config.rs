@@ -8,20 +8,23 @@ use leasehold_core::{Error, Label, Namespace};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
+use crate::hosts::{self, Host};
 use crate::keys::Keys;
 
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 /// The query parameters a URL may have.
-const PARAMETERS: &str = "namespace, db, label, scripting, allow_unfenced, user, password, ca, cert, key";
+const PARAMETERS: &str = "namespace, db, label, scripting, allow_unfenced, user, password, sentinel_user, \
+                          sentinel_password, ca, cert, key";
 
 /// Where a Redis or Valkey server is and how to use it.
 ///
 /// Neither `Debug` nor any message shows the password.
 #[derive(Clone)]
 pub struct RedisConfig {
-    pub(crate) address: Address,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
+    pub(crate) target: Target,
+    /// The login at the server itself, also where Sentinels tell which one that is.
+    pub(crate) login: Login,
     pub(crate) db: u32,
     pub(crate) keys: Keys,
     pub(crate) scripting: bool,
@@ -29,11 +32,61 @@ pub struct RedisConfig {
     pub(crate) label: Option<Label>,
 }
 
+/// What a URL leads to.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// One server, always the same.
+    Server(Address),
+    /// The primary of a service, whichever server that is.
+    Sentinel(Sentinels),
+}
+
+/// Sentinels, and the service they are asked about.
+#[derive(Clone)]
+pub(crate) struct Sentinels {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) service: String,
+    /// The login at the Sentinels. The one of the servers is never sent to them.
+    pub(crate) login: Login,
+    /// For the connections to Sentinels and servers alike.
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Sentinels {
+    /// The address of a Sentinel, or of a server that one has named.
+    pub(crate) fn address(&self, host: &Host) -> Address {
+        Address::Tcp { host: host.name.clone(), port: host.port, tls: self.tls.clone() }
+    }
+}
+
+/// Who logs in.
+#[derive(Clone, Default)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+}
+
+impl Login {
+    /// A user without a password: nobody can log in like that.
+    fn is_half(&self) -> bool {
+        self.user.is_some() && self.password.is_none()
+    }
+}
+
 /// Where the server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp { host: String, port: u16, tls: Option<Tls> },
     Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } => Host { name: host.clone(), port: *port }.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Files of a TLS connection; without `ca` the system's root certificates are used.
@@ -60,6 +113,10 @@ impl RedisConfig {
     /// - `redis://[user[:password]@]host[:port][/db]`
     /// - `rediss://…`, the same over TLS (feature `tls`), with `ca`, `cert` and `key` naming PEM files
     /// - `redis+unix:///path/of/socket`, with `user` and `password` as parameters
+    /// - `redis+sentinel://[user[:password]@]host[:port],…/service[/db]`: the primary of that service, as the
+    ///   Sentinels at these hosts tell, also after a failover. The login is that of the servers; the one of the
+    ///   Sentinels, if they want one, is `sentinel_user` and `sentinel_password`. `rediss+sentinel://…` for TLS to
+    ///   both.
     ///
     /// and these parameters: `namespace` (`lock:` by default), `db`, `label` (what operators read of this
     /// process), `scripting=off` with `allow_unfenced=1` (for servers that forbid scripts).
@@ -84,6 +141,15 @@ impl RedisConfig {
     }
 
     fn read(text: &str) -> Result<Self, Error> {
+        if is_sentinel(text) {
+            let (text, hosts) = hosts::split(text, DEFAULT_SENTINEL_PORT)?;
+            return Self::read_one(&text, Some(hosts));
+        }
+        Self::read_one(text, None)
+    }
+
+    /// Reads a URL with one host, or one that stands for the hosts of Sentinels.
+    fn read_one(text: &str, sentinels: Option<Vec<Host>>) -> Result<Self, Error> {
         let url = Url::parse(text).map_err(|error| {
             Error::config(format!(
                 "the Redis URL cannot be read ({error}): write redis://user:password@host:6379/0, with special \
@@ -95,19 +161,23 @@ impl RedisConfig {
                 "the Redis URL has a # in it: percent-encode it as %23 if it belongs to the user or the password",
             ));
         }
+        let (target, db) = match sentinels {
+            Some(hosts) => sentinel_target(&url, hosts)?,
+            None => server_target(&url)?,
+        };
         let mut config = Self {
-            address: address(&url)?,
-            user: some_text(decoded(url.username(), "the user")?),
-            password: url.password().map(|text| decoded(text, "the password")).transpose()?.map(Secret),
+            target,
+            login: Login {
+                user: some_text(decoded(url.username(), "the user")?),
+                password: url.password().map(|text| decoded(text, "the password")).transpose()?.map(Secret),
+            },
             db: 0,
             keys: Keys::new(Namespace::default())?,
             scripting: true,
             allow_unfenced: false,
             label: None,
         };
-        if matches!(config.address, Address::Tcp { .. }) {
-            config.read_db(url.path().trim_start_matches('/'))?;
-        }
+        config.read_db(&db)?;
         for (parameter, value) in pairs(&url)? {
             config.read_parameter(&parameter, &value)?;
         }
@@ -133,8 +203,12 @@ impl RedisConfig {
             "label" => self.label = Some(Label::new(value)?),
             "scripting" => self.scripting = switch(parameter, value)?,
             "allow_unfenced" => self.allow_unfenced = switch(parameter, value)?,
-            "user" => self.user = Some(value.to_owned()),
-            "password" => self.password = Some(Secret(value.to_owned())),
+            "user" => self.login.user = Some(value.to_owned()),
+            "password" => self.login.password = Some(Secret(value.to_owned())),
+            "sentinel_user" => self.sentinels(parameter)?.login.user = Some(value.to_owned()),
+            "sentinel_password" => {
+                self.sentinels(parameter)?.login.password = Some(Secret(value.to_owned()));
+            }
             "ca" | "cert" | "key" => self.read_tls_file(parameter, value)?,
             _ => {
                 return Err(Error::config(format!(
@@ -145,8 +219,29 @@ impl RedisConfig {
         Ok(())
     }
 
+    /// The Sentinels, for a parameter that only they have.
+    fn sentinels(&mut self, parameter: &str) -> Result<&mut Sentinels, Error> {
+        match &mut self.target {
+            Target::Sentinel(sentinels) => Ok(sentinels),
+            Target::Server(_) => {
+                Err(Error::config(format!("the parameter {parameter} is for redis+sentinel:// URLs only")))
+            }
+        }
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        match &self.target {
+            Target::Server(Address::Tcp { tls, .. }) | Target::Sentinel(Sentinels { tls, .. }) => {
+                tls.as_ref()
+            }
+            Target::Server(Address::Unix(_)) => None,
+        }
+    }
+
     fn read_tls_file(&mut self, parameter: &str, value: &str) -> Result<(), Error> {
-        let Address::Tcp { tls: Some(tls), .. } = &mut self.address else {
+        let (Target::Server(Address::Tcp { tls: Some(tls), .. })
+        | Target::Sentinel(Sentinels { tls: Some(tls), .. })) = &mut self.target
+        else {
             return Err(Error::config(format!("the parameter {parameter} is for rediss:// URLs only")));
         };
         let file = Some(PathBuf::from(value));
@@ -159,12 +254,15 @@ impl RedisConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if let Address::Tcp { tls: Some(tls), .. } = &self.address
-            && tls.cert.is_some() != tls.key.is_some()
-        {
+        if self.tls().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
             return Err(Error::config("a client certificate needs both parameters, cert and key"));
         }
-        if self.user.is_some() && self.password.is_none() {
+        if let Target::Sentinel(sentinels) = &self.target
+            && sentinels.login.is_half()
+        {
+            return Err(Error::config("sentinel_user needs sentinel_password, too"));
+        }
+        if self.login.is_half() {
             return Err(Error::config(
                 "the Redis URL names a user but no password: write redis://user:password@host, or \
                  redis://:password@host for the default user",
@@ -205,14 +303,19 @@ impl RedisConfig {
 
     /// The server's URL without secrets.
     pub fn describe(&self) -> String {
-        let user = self.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-        match &self.address {
-            Address::Tcp { host, port, tls } => {
-                let secure = if tls.is_some() { "s" } else { "" };
-                let host = if host.contains(':') { Cow::from(format!("[{host}]")) } else { host.into() };
-                format!("redis{secure}://{user}{host}:{port}/{}", self.db)
+        let user = self.login.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        let secure = if self.tls().is_some() { "s" } else { "" };
+        match &self.target {
+            Target::Server(address @ Address::Tcp { .. }) => {
+                format!("redis{secure}://{user}{address}/{}", self.db)
             }
-            Address::Unix(path) => format!("redis+unix://{user}{}?db={}", path.display(), self.db),
+            Target::Server(Address::Unix(path)) => {
+                format!("redis+unix://{user}{}?db={}", path.display(), self.db)
+            }
+            Target::Sentinel(Sentinels { hosts, service, .. }) => {
+                let hosts: Vec<_> = hosts.iter().map(Host::to_string).collect();
+                format!("redis{secure}+sentinel://{user}{}/{service}/{}", hosts.join(","), self.db)
+            }
         }
     }
 }
@@ -227,6 +330,48 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
+/// Whether Sentinels are to be asked where the server is.
+fn is_sentinel(text: &str) -> bool {
+    text.starts_with("redis+sentinel://") || text.starts_with("rediss+sentinel://")
+}
+
+/// The service, and the text of the database: `/service` or `/service/2`.
+fn sentinel_target(url: &Url, hosts: Vec<Host>) -> Result<(Target, String), Error> {
+    let path = url.path().trim_start_matches('/');
+    let (service, db) = path.split_once('/').unwrap_or((path, ""));
+    let service = decoded(service, "the service")?;
+    if service.is_empty() {
+        return Err(Error::config(
+            "the URL names no service: write redis+sentinel://host1:26379,host2:26379/service, with the name that \
+             the Sentinels monitor it by",
+        ));
+    }
+    let tls = tls_of(url, "rediss+sentinel")?;
+    Ok((Target::Sentinel(Sentinels { hosts, service, login: Login::default(), tls }), db.to_owned()))
+}
+
+/// The address, and the text of the database.
+fn server_target(url: &Url) -> Result<(Target, String), Error> {
+    let address = address(url)?;
+    let db = match address {
+        Address::Tcp { .. } => url.path().trim_start_matches('/').to_owned(),
+        Address::Unix(_) => String::new(),
+    };
+    Ok((Target::Server(address), db))
+}
+
+fn tls_of(url: &Url, scheme: &str) -> Result<Option<Tls>, Error> {
+    if url.scheme() != scheme {
+        return Ok(None);
+    }
+    if !cfg!(feature = "tls") {
+        return Err(Error::config(format!(
+            "{scheme}:// needs the feature tls, which this build does not have"
+        )));
+    }
+    Ok(Some(Tls::default()))
+}
+
 fn address(url: &Url) -> Result<Address, Error> {
     match url.scheme() {
         "redis" | "rediss" => {
@@ -234,11 +379,13 @@ fn address(url: &Url) -> Result<Address, Error> {
                 Some(host) if !host.is_empty() => decoded(host, "the host")?,
                 _ => return Err(Error::config("the Redis URL names no host: write redis://127.0.0.1/")),
             };
-            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            let tls = (url.scheme() == "rediss").then(Tls::default);
-            if tls.is_some() && !cfg!(feature = "tls") {
-                return Err(Error::config("rediss:// needs the feature tls, which this build does not have"));
+            if host.contains(',') {
+                return Err(Error::config(
+                    "the Redis URL names several hosts: for Sentinels write redis+sentinel://host1,host2/service",
+                ));
             }
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            let tls = tls_of(url, "rediss")?;
             Ok(Address::Tcp { host, port: url.port().unwrap_or(DEFAULT_PORT), tls })
         }
         "redis+unix" | "unix" => {
@@ -251,7 +398,8 @@ fn address(url: &Url) -> Result<Address, Error> {
             Ok(Address::Unix(path.into()))
         }
         other => Err(Error::config(format!(
-            "{other}:// is no URL of a single Redis server: write redis://, rediss:// or redis+unix://"
+            "{other}:// is no URL of a single Redis server: write redis://, rediss://, redis+unix:// or \
+             redis+sentinel://"
         ))),
     }
 }
@@ -304,99 +452,4 @@ fn switch(parameter: &str, value: &str) -> Result<bool, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(url: &str) -> RedisConfig {
-        RedisConfig::from_url(url).unwrap()
-    }
-
-    fn refusal(url: &str) -> String {
-        RedisConfig::from_url(url).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn urls_are_read_with_their_defaults() {
-        let config = read("redis://127.0.0.1");
-        assert_eq!(config.address, Address::Tcp { host: "127.0.0.1".into(), port: DEFAULT_PORT, tls: None });
-        assert_eq!((config.db, config.namespace().as_str()), (0, "lock:"));
-        assert!(config.user.is_none() && config.password.is_none() && config.scripting);
-
-        let config = read("redis://[::1]:7000/3?namespace=a%26b:&label=web-1");
-        assert_eq!(config.address, Address::Tcp { host: "::1".into(), port: 7000, tls: None });
-        assert_eq!((config.db, config.namespace().as_str()), (3, "a&b:"));
-        assert_eq!(config.label().unwrap().as_str(), "web-1");
-        assert_eq!(config.describe(), "redis://[::1]:7000/3");
-
-        let config = read("redis+unix:///run/my%20redis.sock?db=2&user=app&password=p%26w");
-        assert_eq!(config.address, Address::Unix("/run/my redis.sock".into()));
-        assert_eq!((config.db, config.password.unwrap().expose()), (2, "p&w"));
-    }
-
-    #[test]
-    fn trap_44_special_characters_of_a_password_are_decoded_and_never_shown() {
-        let config = read("redis://us%65r:p%40ss%2Fw%23r%25d+x@host:1/");
-        assert_eq!(config.user.as_deref(), Some("user"));
-        assert_eq!(config.password.as_ref().unwrap().expose(), "p@ss/w#r%d+x");
-        let shown = format!("{config:?} {}", config.describe());
-        assert!(!shown.contains("p@ss") && !shown.contains("p%40"), "{shown}");
-        assert_eq!(read("redis://:only@host").user, None);
-    }
-
-    #[test]
-    fn trap_44_a_url_that_cannot_be_read_is_not_repeated() {
-        for bad in [
-            "redis://u:se/cret@host",
-            "redis://u:se#cret@host",
-            "redis://u:12/secret@host",
-            "redis://u:12?secret@host",
-            "redis://u:12?se=cret@host",
-            "redis://u:12/?db=secret@host",
-            "redis://:12/secret@host/0",
-            "redis://u:secret@ho st",
-            "secret",
-        ] {
-            let message = refusal(bad);
-            assert!(!message.contains("cret") && !message.contains("\"se\""), "{message}");
-        }
-        assert!(refusal("redis://u:se#cret@host").contains("%23"));
-    }
-
-    #[test]
-    fn what_is_unknown_or_contradictory_is_refused_with_a_way_out() {
-        for (url, word) in [
-            ("redis://h?namspace=x", "namespace, db"),
-            ("redis://h?acks=1", "known are"),
-            ("redis://h/x", "not a number"),
-            ("redis://h?scripting=maybe", "scripting=on or off"),
-            ("redis://h?scripting=off", "allow_unfenced=1"),
-            ("redis://h?allow_unfenced=1", "scripting=off"),
-            ("redis://user@h", "no password"),
-            ("redis://", "host"),
-            ("redis+unix://run/x.sock", "three slashes"),
-            ("http://h", "http://"),
-            ("redis://h?ca=/x", "rediss://"),
-            ("redis://h?namespace=a{b", "hash tag"),
-            ("redis://h?label=a%20b", "label"),
-        ] {
-            let message = refusal(url);
-            assert!(message.contains(word), "{url}: {message}");
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn tls_without_the_feature_is_refused() {
-        assert!(refusal("rediss://h").contains("feature tls"));
-    }
-
-    #[cfg(feature = "tls")]
-    #[test]
-    fn tls_urls_name_their_files() {
-        let config = read("rediss://h?ca=/a.pem&cert=/c.pem&key=/k.pem");
-        let Address::Tcp { tls: Some(tls), .. } = &config.address else { panic!("no TLS") };
-        assert_eq!(tls.ca.as_deref(), Some(std::path::Path::new("/a.pem")));
-        assert_eq!(config.describe(), "rediss://h:6379/0");
-        assert!(refusal("rediss://h?cert=/c.pem").contains("both"));
-    }
-}
+mod tests;

@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Clock, Error, ErrorKind, SystemClock};
-use redis::aio::MultiplexedConnection;
+use redis::aio::{AsyncPushSender, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisError};
 use tokio::task::JoinHandle;
 
-use crate::config::RedisConfig;
+use crate::config::{Address, Login, RedisConfig};
 use crate::connection::{Connection, Health};
 use crate::events::PushReader;
 use crate::failure::{Failure, Refusal};
 use crate::health;
+use crate::primary::named_by_sentinels;
 use crate::random;
 use crate::reply;
 use crate::rights::{self, Rights};
 use crate::shared::Shared;
-use crate::transport;
+use crate::transport::{self, Stream};
 
 /// Opening, greeting and trying rights together may take this long: a few round trips to anywhere.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,9 +44,12 @@ pub(crate) async fn establish(shared: &Arc<Shared>) -> Result<Established, Error
     within(CONNECT_TIMEOUT, establish_without_limit(shared)).await
 }
 
-/// Opens a connection that is used for questions only: nothing is subscribed on it.
-pub(crate) async fn open_plain(config: &RedisConfig) -> Result<(MultiplexedConnection, Driver), Error> {
-    within(CONNECT_TIMEOUT, greet(config, None)).await
+/// Opens a connection to a server on which nothing is subscribed.
+pub(crate) async fn open_plain(
+    config: &RedisConfig,
+    address: &Address,
+) -> Result<(MultiplexedConnection, Driver), Error> {
+    within(CONNECT_TIMEOUT, greet(config, address, None)).await
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -56,6 +60,11 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
 }
 
 async fn establish_without_limit(shared: &Arc<Shared>) -> Result<Established, Error> {
+    let address = shared.primary.find(&shared.config).await?;
+    establish_at(shared, &address).await.map_err(|error| named_by_sentinels(&shared.config, &address, error))
+}
+
+async fn establish_at(shared: &Arc<Shared>, address: &Address) -> Result<Established, Error> {
     let id = random::connection_id()?;
     let health = Arc::new(Health::default());
     let channel = shared.config.keys.channel(&id);
@@ -65,7 +74,7 @@ async fn establish_without_limit(shared: &Arc<Shared>) -> Result<Established, Er
         waiters: Arc::clone(&shared.waiters),
         events: Arc::clone(&shared.events),
     };
-    let (mut link, driver) = greet(&shared.config, Some(reader)).await?;
+    let (mut link, driver) = greet(&shared.config, address, Some(reader)).await?;
     let driver = DriverTask(shared.handle.spawn({
         let noticed = NoticesEnd(Arc::clone(&health));
         async move {
@@ -89,17 +98,29 @@ async fn establish_without_limit(shared: &Arc<Shared>) -> Result<Established, Er
 /// Opens the connection and says hello, with user and password.
 async fn greet(
     config: &RedisConfig,
+    address: &Address,
     pushes: Option<PushReader>,
+) -> Result<(MultiplexedConnection, Driver), Error> {
+    let stream = transport::open(address).await?;
+    say_hello(stream, &config.login, config.db, pushes).await
+}
+
+/// Says hello on an open connection, with user and password.
+pub(crate) async fn say_hello(
+    stream: Pin<Box<dyn Stream>>,
+    login: &Login,
+    db: u32,
+    pushes: Option<impl AsyncPushSender>,
 ) -> Result<(MultiplexedConnection, Driver), Error> {
     let mut info = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
-        .set_db(i64::from(config.db))
+        .set_db(i64::from(db))
         // A user with few rights would leave a refusal in the server's ACL log for every connection.
         .set_skip_set_lib_name();
-    if let Some(user) = &config.user {
+    if let Some(user) = &login.user {
         info = info.set_username(user);
     }
-    if let Some(password) = &config.password {
+    if let Some(password) = &login.password {
         info = info.set_password(password.expose());
     }
     // Whoever waits for a reply limits the time: the engine for operations, we for everything else.
@@ -110,7 +131,6 @@ async fn greet(
     if let Some(pushes) = pushes {
         settings = settings.set_push_sender(pushes);
     }
-    let stream = transport::open(&config.address).await?;
     let (link, driver) = MultiplexedConnection::new_with_config(&info, stream, settings)
         .await
         .map_err(|error| greeting_refused(&error))?;

@@ -10,8 +10,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
+use crate::config::Address;
 use crate::failure::{Failure, Refusal};
 use crate::handshake::{DriverTask, open_plain};
+use crate::primary::named_by_sentinels;
 use crate::shared::Shared;
 
 /// Questions may take longer than operations: a listing goes through all keys.
@@ -26,6 +28,8 @@ pub(crate) struct Questions {
 }
 
 struct Open {
+    /// The server it leads to, which may have ceased to be the primary.
+    address: Address,
     link: MultiplexedConnection,
     driver: DriverTask,
 }
@@ -85,24 +89,31 @@ impl Questions {
         }
         if let Some(open) = &*open
             && !open.driver.has_ended()
+            && self.shared.primary.used().as_ref() == Some(&open.address)
         {
             return Ok(open.link.clone());
         }
         // Sockets belong to the runtime on which they are opened, and the caller may have none.
         let shared = Arc::clone(&self.shared);
-        let (link, driver) = self
+        let (address, link, driver) = self
             .shared
             .handle
             .spawn(async move {
-                let (link, driver) = open_plain(&shared.config).await?;
-                Ok((link, DriverTask::new(tokio::spawn(driver))))
+                let address = match shared.primary.used() {
+                    Some(address) => address,
+                    None => shared.primary.find(&shared.config).await?,
+                };
+                let (link, driver) = open_plain(&shared.config, &address)
+                    .await
+                    .map_err(|error| named_by_sentinels(&shared.config, &address, error))?;
+                Ok((address, link, DriverTask::new(tokio::spawn(driver))))
             })
             .await
             .unwrap_or_else(|_| {
                 Err(Error::new(ErrorKind::Unavailable, "the runtime of the store has been shut down"))
             })
             .map_err(|error: Error| error.context(self.shared.config.describe()))?;
-        *open = Some(Open { link: link.clone(), driver });
+        *open = Some(Open { address, link: link.clone(), driver });
         Ok(link)
     }
 }

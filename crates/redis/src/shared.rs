@@ -11,6 +11,7 @@ use crate::config::RedisConfig;
 use crate::connection::Connection;
 use crate::events::Events;
 use crate::failure::Refusal;
+use crate::primary::Primary;
 use crate::rights::Rights;
 use crate::script::Scripts;
 use crate::server_clock::ServerClock;
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) events: Arc<Events>,
     pub(crate) server_clock: ServerClock,
+    pub(crate) primary: Primary,
     /// Told when the store closes.
     pub(crate) closing: Notify,
     state: RwLock<State>,
@@ -48,6 +50,7 @@ impl Shared {
             waiters: Arc::default(),
             events: Arc::default(),
             server_clock: ServerClock::default(),
+            primary: Primary::default(),
             closing: Notify::new(),
             state: RwLock::new(State::Down {
                 kind: ErrorKind::Unavailable,

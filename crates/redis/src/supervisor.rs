@@ -6,11 +6,13 @@ use std::time::Duration;
 use leasehold_core::store::StoreEvent;
 use leasehold_core::{COMMAND_TIMEOUT, Clock, SystemClock};
 
+use crate::config::Target;
 use crate::connection::Connection;
 use crate::failure::{Failure, Refusal};
 use crate::handshake::{Established, check_server, command, establish};
 use crate::random::jittered;
 use crate::reply;
+use crate::sentinel;
 use crate::shared::Shared;
 
 /// A connection on which nothing was answered for this long is asked whether it is alive: with its timeout, a
@@ -20,10 +22,16 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// … doubles up to this one. Both are jittered, so that a fleet does not come back as one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// With Sentinels up to this one: they end every outage of one server, and asking them costs the servers nothing.
+const LONGEST_PAUSE_WITH_SENTINELS: Duration = Duration::from_millis(500);
 
 /// Runs until the store is closed.
 pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
     let mut live = first;
+    let _listeners = match &shared.config.target {
+        Target::Server(_) => None,
+        Target::Sentinel(sentinels) => Some(sentinel::listen(&shared, sentinels)),
+    };
     loop {
         let reason = watch(&shared, &live).await;
         // Whoever still waits for a reply on it is told at once.
@@ -59,6 +67,7 @@ async fn watch(shared: &Shared, live: &Established) -> &'static str {
         tokio::select! {
             reason = connection.health().given_up() => return reason,
             () = shared.closing.notified() => return "the store is closing",
+            () = shared.primary.has_moved() => return "Sentinels name another primary",
             () = shared.waiters.hurry.notified() => continue,
             () = tokio::time::sleep(pause) => {}
         }
@@ -123,13 +132,20 @@ async fn ping(connection: &Connection) -> Result<(), &'static str> {
 /// Tries until it is connected again; `None` when the store is closed meanwhile.
 async fn reconnect(shared: &Arc<Shared>) -> Option<Established> {
     let mut pause = FIRST_PAUSE;
+    let longest = match &shared.config.target {
+        Target::Server(_) => LONGEST_PAUSE,
+        Target::Sentinel(_) => LONGEST_PAUSE_WITH_SENTINELS,
+    };
     loop {
         tokio::select! {
             () = tokio::time::sleep(jittered(pause)) => {}
+            () = shared.primary.has_moved() => {}
             () = shared.closing.notified() => return None,
         }
         let result = tokio::select! {
             result = establish(shared) => result,
+            // The server that is being connected to is not the primary any more, and may not even answer.
+            () = shared.primary.has_moved() => continue,
             () = shared.closing.notified() => return None,
         };
         match result {
@@ -139,6 +155,6 @@ async fn reconnect(shared: &Arc<Shared>) -> Option<Established> {
                 shared.went_down(error.kind(), error.to_string());
             }
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(longest);
     }
 }
