@@ -9,6 +9,7 @@ use super::{RedisServer, ServerKind};
 /// Settings of a server about to be started; see [`RedisServer::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing starts before `start`"]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct ServerBuilder {
     pub(super) kind: ServerKind,
     lines: Vec<(String, String)>,
@@ -18,6 +19,9 @@ pub struct ServerBuilder {
     pub(super) unix_socket: bool,
     pub(super) append_only: bool,
     pub(super) environment: Vec<(String, String)>,
+    pub(super) is_sentinel: bool,
+    /// The configuration file is the server's: what it wrote there outlasts a restart.
+    keep_config: bool,
 }
 
 impl ServerBuilder {
@@ -31,6 +35,8 @@ impl ServerBuilder {
             unix_socket: false,
             append_only: false,
             environment: Vec::new(),
+            is_sentinel: false,
+            keep_config: false,
         }
     }
 
@@ -77,6 +83,18 @@ impl ServerBuilder {
         self
     }
 
+    /// What the server itself wrote into its configuration file (`CONFIG REWRITE`) outlasts a restart.
+    pub fn keep_config(mut self) -> Self {
+        self.keep_config = true;
+        self
+    }
+
+    /// It is a Sentinel: `sentinel` lines of the configuration say what it watches.
+    pub(super) fn sentinel(mut self) -> Self {
+        self.is_sentinel = true;
+        self.keep_config()
+    }
+
     /// Starts the server on a free loopback port and waits until it answers.
     ///
     /// # Errors
@@ -87,10 +105,15 @@ impl ServerBuilder {
 
     /// Writes `redis.conf` (and the ACL file) into the server's folder.
     pub(super) fn write_files(&self, folder: &Path, port: u16) -> io::Result<()> {
-        let mut text = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\ndaemonize no\nsave \"\"\nenable-debug-command local\n",
-            quoted(&folder.to_string_lossy())
-        );
+        let path = folder.join("redis.conf");
+        if self.keep_config && path.exists() {
+            return Ok(());
+        }
+        let folder_text = quoted(&folder.to_string_lossy());
+        let mut text = format!("port {port}\nbind 127.0.0.1\ndir {folder_text}\ndaemonize no\n");
+        if !self.is_sentinel {
+            text += "save \"\"\nenable-debug-command local\n";
+        }
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{name} {value}");
@@ -113,7 +136,7 @@ impl ServerBuilder {
         for (name, value) in &self.lines {
             line(name, value);
         }
-        std::fs::write(folder.join("redis.conf"), text)
+        std::fs::write(path, text)
     }
 }
 

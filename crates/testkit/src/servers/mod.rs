@@ -7,12 +7,14 @@ mod info;
 mod monitor;
 mod process;
 mod spawn;
+mod trio;
 
 pub use builder::ServerBuilder;
 pub use cluster::{ClusterBuilder, RedisCluster};
 pub use info::CommandStats;
 pub use monitor::{Monitor, MonitorLine};
 pub use process::{Data, RedisServer};
+pub use trio::{SERVICE, SentinelTrio, TrioBuilder};
 
 use std::collections::BTreeMap;
 use std::fmt;

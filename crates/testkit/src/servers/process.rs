@@ -226,7 +226,8 @@ impl RedisServer {
     /// # Errors
     /// When saving or starting fails.
     pub fn restart(&self, data: Data) -> io::Result<()> {
-        if data == Data::Keep && self.process_id().is_some() && !self.settings.append_only {
+        let saves = !self.settings.append_only && !self.settings.is_sentinel;
+        if data == Data::Keep && self.process_id().is_some() && saves {
             self.cli(&["SAVE"])?;
         }
         self.kill()?;
@@ -249,6 +250,9 @@ impl RedisServer {
         let mut command = spawn::dying_with_us(program);
         command.arg(self.folder().join("redis.conf")).stdin(Stdio::null());
         command.envs(self.settings.environment.iter().cloned());
+        if self.settings.is_sentinel {
+            command.arg("--sentinel");
+        }
         command.stderr(log.try_clone()?).stdout(log);
         let child = spawn::spawn(command)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))?;
