@@ -62,7 +62,7 @@ BEGIN
         SET fence = excluded.fence, owner = excluded.owner, sealed_at = excluded.sealed_at,
             sealed_in = excluded.sealed_in
         WHERE guard.namespace = excluded.namespace
-          AND (guard.fence < excluded.fence OR (guard.fence = excluded.fence AND guard.owner = excluded.owner));
+          AND (guard.fence < p_fence OR (guard.fence = p_fence AND guard.owner = p_owner));
     IF FOUND THEN
         RETURN;
     END IF;

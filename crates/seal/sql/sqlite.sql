@@ -22,6 +22,7 @@
 --   leasehold: fenced               a newer holder has sealed the resource; its token is the `fence` of
 --                                   leasehold_guard
 --   leasehold: another namespace    the resource was sealed under another namespace
+--   leasehold: schema               leasehold_guard was changed
 --   leasehold: argument             an argument cannot be used; 0 and NULL are no fencing tokens
 --
 -- The transaction is over then, and a statement that follows commits by itself: stop at the error (`.bail on` in
@@ -49,6 +50,10 @@ BEGIN
            AND typeof(new.resource) = 'text' AND length(CAST(new.resource AS BLOB)) BETWEEN 1 AND 512
            AND typeof(new.owner) = 'text' AND length(CAST(new.owner AS BLOB)) BETWEEN 1 AND 200
            AND typeof(new.namespace) = 'text' AND length(CAST(new.namespace AS BLOB)) <= 128) IS NOT 1;
+
+    -- SQLite lets a column of text hold a number, and then no number is larger.
+    SELECT RAISE(ROLLBACK, 'leasehold: schema')
+    FROM leasehold_guard WHERE resource = new.resource AND typeof(fence) <> 'integer';
 
     SELECT RAISE(ROLLBACK, 'leasehold: another namespace')
     FROM leasehold_guard WHERE resource = new.resource AND namespace <> new.namespace;

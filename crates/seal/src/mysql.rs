@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 
-use crate::stamp::{field, newest_in};
+use crate::stamp::{namespace_in, newest_in};
 use crate::{SealError, Stamp};
 
 /// The guard table and its procedure: what `leasehold sql mysql` prints, for the `mariadb` and `mysql` programs.
@@ -31,7 +31,7 @@ pub fn error(
 ) -> SealError {
     match (number, sqlstate) {
         (_, "LH001") => stamp.fenced(newest_in(message)),
-        (_, "LH002") => stamp.other_namespace(field(message, "sealed_under").unwrap_or_default()),
+        (_, "LH002") => stamp.other_namespace(namespace_in(message)),
         (_, "LH003") => SealError::Argument { message: message.to_owned() },
         (_, "LH005") => SealError::NoTransaction { source },
         // Read before the seal; deadlock, waited too long, the row has changed since the snapshot.

@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use crate::stamp::{field, newest_in};
+use crate::stamp::{namespace_in, newest_in};
 use crate::{SealError, Stamp};
 
 /// The guard table and its functions: what `leasehold sql postgres` prints.
@@ -23,7 +23,7 @@ pub fn error(
     let detail = detail.unwrap_or_default();
     match sqlstate {
         "LH001" => stamp.fenced(newest_in(detail)),
-        "LH002" => stamp.other_namespace(field(detail, "sealed_under").unwrap_or_default()),
+        "LH002" => stamp.other_namespace(namespace_in(detail)),
         "LH003" => SealError::Argument { message: source.to_string() },
         // No function, table, column or schema of that name, or of other types, or without its primary key, or
         // with columns that are not ours.

@@ -92,14 +92,14 @@ impl Stamp {
     }
 }
 
-/// The text after `name=` up to the next blank, in what a statement said.
-pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.split([' ', ':']).find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
-}
-
 /// The newest token in what a refusal said.
 pub(crate) fn newest_in(text: &str) -> Option<u64> {
-    field(text, "newest")?.parse().ok()
+    text.split(' ').find_map(|part| part.strip_prefix("newest=")?.parse().ok())
+}
+
+/// The namespace in what a refusal said: it comes last, and may hold anything.
+pub(crate) fn namespace_in(text: &str) -> &str {
+    text.split_once("sealed_under=").map_or("", |(_, namespace)| namespace)
 }
 
 #[cfg(test)]
@@ -133,9 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_in_what_a_statement_said() {
+    fn numbers_and_namespaces_are_found_in_what_a_statement_said() {
         assert_eq!(newest_in("leasehold: fenced: mine=33 newest=34"), Some(34));
         assert_eq!(newest_in("mine=33 newest="), None);
-        assert_eq!(field("sealed_under=", "sealed_under"), Some(""));
+        assert_eq!(namespace_in("sealed_under=a b: c="), "a b: c=");
+        assert_eq!(namespace_in("sealed_under="), "");
     }
 }

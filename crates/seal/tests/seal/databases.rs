@@ -52,7 +52,7 @@ pub(crate) fn fresh(prefix: &str) -> String {
 
 /// Runs the test on each database this machine has.
 pub(crate) fn for_each_database(test: &str, mut body: impl FnMut(&World)) {
-    for_each_database_with(test, |schema| schema.to_owned(), &mut body);
+    for_each_database_with(test, str::to_owned, &mut body);
 }
 
 /// The same with a schema that is changed on its way.

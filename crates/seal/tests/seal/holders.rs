@@ -115,6 +115,7 @@ fn obey(session: &mut dyn Session, order: &Order) -> Told {
 
 /// What one holder is doing under its present token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Work {
     fence: u64,
     next: usize,

@@ -55,10 +55,7 @@ fn a_check_on_write_loses_an_update_that_the_seal_keeps() {
 
 /// What decides in each of the three schemas, and the same with that part gone.
 const DECISIVE: [(&str, &str); 3] = [
-    (
-        "AND (guard.fence < excluded.fence OR (guard.fence = excluded.fence AND guard.owner = excluded.owner))",
-        "",
-    ),
+    ("AND (guard.fence < p_fence OR (guard.fence = p_fence AND guard.owner = p_owner))", ""),
     (
         "IF NOT (v_fence < p_fence OR (v_fence = p_fence AND v_owner = CAST(p_owner AS BINARY))) THEN",
         "IF FALSE THEN",
