@@ -38,6 +38,11 @@ pub use stamp::Stamp;
 
 use leasehold_core::Lease;
 
+/// The Rust in the guide compiles.
+#[cfg(all(doctest, feature = "postgres", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/fencing.md")]
+struct FencingGuide;
+
 /// Seals a resource with the fencing token of a lease; on [`Lease`], so also on both kinds of `Guard`.
 pub trait Seal {
     /// Seals the resource in this transaction: its first statement, before anything is read.
