@@ -68,6 +68,7 @@ fn acquire(client: &Client) -> Guard {
     }
 }
 
+/// F073, F115: At the database a stale holder that still reaches it is refused by the seal.
 #[test]
 fn f073_f115_a_partitioned_holder_is_refused_by_the_database_it_still_reaches() {
     let test = "f073_f115_a_partitioned_holder_is_refused";
@@ -154,6 +155,7 @@ fn fifty_calls(order: Order) -> i64 {
     world.session().read(1)
 }
 
+/// F006: With the seal no update is lost even if the lock was released before the commit.
 #[test]
 fn f006_trap_55_a_lock_that_is_released_before_the_commit_loses_no_update_with_the_seal() {
     if !DatabaseKind::Postgres.is_to_be_tested("f006_trap_55_a_lock_that_is_released_before_the_commit") {

@@ -32,6 +32,7 @@ fn guarded_in(
     }
 }
 
+/// F073: What is kept in Redis itself can be sealed too: a stale holder neither reads nor writes it.
 #[test]
 fn f073_a_stale_holder_neither_reads_nor_writes_what_is_kept_in_redis() {
     for_each_server("f073_a_stale_holder_neither_reads_nor_writes", |server| {
