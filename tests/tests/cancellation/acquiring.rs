@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold::core::{Attempt, Released};
 
-use crate::harness::{Pair, Point, TTL, cancelled_at_every_point, free, take};
+use crate::harness::{Pair, Point, TTL, cancelled_at_every_point, free, take, until_nobody_waits};
 
 #[test]
 fn trap_30_a_free_name() {
@@ -30,6 +30,7 @@ fn trap_30_a_name_that_is_taken() {
         let lock = pair.ours.lock(point.name("taken")).unwrap().ttl(TTL).wait(Duration::from_millis(12));
         let done = point.cancel(lock.acquire()).await;
         let completed = done.map(|attempt| assert!(matches!(attempt, Ok(Attempt::Busy(_))))).is_some();
+        until_nobody_waits(&pair.other, &point.name("taken")).await;
         free(guard).await;
         completed
     });

@@ -122,6 +122,19 @@ pub(crate) async fn assert_nothing_left(pair: &Pair, names: &[String]) {
     assert_eq!(pair.place.left(), Vec::<String>::new(), "left on {}", pair.place.name());
 }
 
+/// Waits until the queue of a name that is held is empty.
+pub(crate) async fn until_nobody_waits(client: &Client, name: &str) {
+    let started = Instant::now();
+    loop {
+        let waiters = client.inspect(name).await.unwrap().unwrap().waiters;
+        if waiters.is_empty() {
+            return;
+        }
+        assert!(started.elapsed() < SLACK, "left in the queue of {name}: {waiters:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Takes a name that must be free by now.
 pub(crate) async fn take(client: &Client, name: &str) -> Guard {
     let attempt = client.lock(name).unwrap().ttl(TTL).wait(SLACK).acquire().await;
