@@ -54,3 +54,32 @@ async fn a_failed_renewal_is_told_and_a_quiet_life_is_not() {
     pass(secs(3)).await;
     assert!(!format!("{:?}", seen.told()).contains(&secret));
 }
+
+/// F123: A task that waits for the guard it keeps by hand is not told apart from others, but after a TTL the log warns
+/// of it, once.
+#[tokio::test(start_paused = true)]
+async fn f123_waiting_for_a_lease_of_the_own_client_is_warned_of_after_a_ttl() {
+    let seen = Seen::start();
+    let world = World::new();
+    let process = world.process("one").await;
+    let held = take(&process.client, "job").await;
+    let waiter = wait_for(&process.client, "job");
+    let words = "waiting for a name that this client holds itself";
+    let warned =
+        || seen.told().into_iter().filter(|told| told.message.starts_with(words)).collect::<Vec<_>>();
+    pass(secs(25)).await;
+    assert!(warned().is_empty(), "{:?}", warned());
+    pass(secs(200)).await;
+    let [told] = warned().try_into().unwrap();
+    assert_eq!((told.level, told.fields["name"].as_str()), (Level::WARN, "job"));
+    let _ = held.release().await.unwrap();
+    let _ = waiter.await.unwrap().release().await.unwrap();
+    // Waiting as long for somebody else is no mistake.
+    let other = world.process("other").await;
+    let held = take(&other.client, "theirs").await;
+    let waiter = wait_for(&process.client, "theirs");
+    pass(secs(200)).await;
+    let _ = held.release().await.unwrap();
+    let _ = waiter.await.unwrap().release().await.unwrap();
+    assert_eq!(warned().len(), 1);
+}
