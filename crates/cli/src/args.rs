@@ -31,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   export LEASEHOLD_STORE=redis://127.0.0.1/
   leasehold run nightly-report -- ./report.sh     run it on one server at a time
+  leasehold once ship:1001 -- ./ship 1001         once in all; later calls print what it printed
   leasehold run --no-wait poll:feed -- ./poll     skip this time if it still runs (exit code 75)
   leasehold --store local run backup -- ./backup  one machine, no server needed
   leasehold ls                                    what is held, by whom, and who waits
@@ -65,6 +66,7 @@ pub(crate) struct StoreArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     Run(RunArgs),
+    Once(crate::run::OnceArgs),
     Demo(crate::demo::DemoArgs),
     /// List the names that are held or waited for
     Ls(LsArgs),
@@ -131,7 +133,7 @@ pub(crate) struct RunArgs {
 }
 
 /// The shortest lease that leaves time to renew it, and to stop the command before it ends.
-const LEAST_TTL: Duration = Duration::from_millis(100);
+pub(crate) const LEAST_TTL: Duration = Duration::from_millis(100);
 /// Nothing answers in less.
 const LEAST_STORE_TIMEOUT: Duration = Duration::from_millis(1);
 /// The shortest time that a store can keep a name for.

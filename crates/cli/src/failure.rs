@@ -50,7 +50,7 @@ impl From<Error> for Failure {
             ErrorKind::Busy => BUSY,
             ErrorKind::Lost(_) => LOST,
             ErrorKind::Unavailable | ErrorKind::NotReplicated | ErrorKind::Unknown => UNAVAILABLE,
-            ErrorKind::Config => USAGE,
+            ErrorKind::Config | ErrorKind::DifferentRequest => USAGE,
             ErrorKind::Denied => DENIED,
             _ => OTHER,
         };
@@ -88,6 +88,9 @@ mod tests {
             (ErrorKind::Denied, 77),
             (ErrorKind::Lost(LostCause::Taken), 79),
             (ErrorKind::Config, 2),
+            (ErrorKind::DifferentRequest, 2),
+            (ErrorKind::OutcomeUnknown, 70),
+            (ErrorKind::TooLarge, 70),
             (ErrorKind::Foreign, 70),
         ] {
             assert_eq!(Failure::from(Error::new(kind, "x")).code, code, "{kind:?}");

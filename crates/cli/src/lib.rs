@@ -56,6 +56,7 @@ fn act(cli: Cli) -> Result<u8, Failure> {
     runtime.block_on(async {
         match cli.action {
             Action::Run(args) => run::run(&store, args).await,
+            Action::Once(args) => run::once(&store, args).await,
             Action::Demo(args) => demo::run(&store, args).await,
             Action::Ls(args) => look::list(&store, &args).await.map(|()| 0),
             Action::Show(args) => look::show(&store, &args).await.map(|()| 0),

@@ -83,6 +83,7 @@ fn command_of_this_process() -> String {
 fn example_of(command: &str) -> &'static str {
     match command {
         "leasehold run" => "leasehold run NAME -- COMMAND",
+        "leasehold once" => "leasehold once NAME -- COMMAND",
         "leasehold show" => "leasehold show NAME",
         "leasehold break" => "leasehold break NAME",
         "leasehold completions" => "leasehold completions bash",

@@ -3,6 +3,7 @@
 
 mod group;
 mod held;
+mod once;
 mod signals;
 mod spawn;
 mod supervise;
@@ -15,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use leasehold::core::{Clock, SystemClock};
-use leasehold::{Attempt, Busy, Client, DEFAULT_TTL, Error, ErrorKind, Guard, Lock, Released};
+use leasehold::{Attempt, Busy, Client, DEFAULT_TTL, Error, ErrorKind, Guard, Lock, Namespace, Released};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
@@ -26,6 +27,7 @@ use crate::failure::{self, Failure};
 use crate::output::say;
 use group::{End, Group};
 use held::Held;
+pub(crate) use once::{OnceArgs, once};
 use signals::Signals;
 use supervise::{Outcome, Supervisor};
 use terminal::Terminal;
@@ -47,13 +49,7 @@ pub(crate) async fn run(store: &StoreArgs, args: RunArgs) -> Result<u8, Failure>
     };
     let held = Held::from_environment();
     let namespace = connect::namespace(store)?;
-    if held.contains(&client.store(), namespace.as_str(), &args.name) {
-        return Err(Failure::usage(format!(
-            "{} is held by the leasehold run this one was started under, so it would wait for itself: give \
-             the inner run another name, or none",
-            args.name
-        )));
-    }
+    refuse_nested(&held, &client, &namespace, &args.name)?;
     let lock = lock(&client, &args)?;
     let code = match acquire(lock, &args, &mut signals).await? {
         Turn::Busy(code) | Turn::Interrupted(code) => {
@@ -75,6 +71,17 @@ pub(crate) async fn run(store: &StoreArgs, args: RunArgs) -> Result<u8, Failure>
     };
     let _ = client.close(CLEAN_UP).await;
     Ok(code)
+}
+
+/// A name that is held around this process would be waited for in vain.
+fn refuse_nested(held: &Held, client: &Client, namespace: &Namespace, name: &str) -> Result<(), Failure> {
+    if held.contains(&client.store(), namespace.as_str(), name) {
+        return Err(Failure::usage(format!(
+            "{name} is held by the leasehold run this one was started under, so it would wait for itself: give \
+             the inner run another name, or none"
+        )));
+    }
+    Ok(())
 }
 
 /// What became of the wait for the name.
@@ -107,53 +114,85 @@ fn lock(client: &Client, args: &RunArgs) -> Result<Lock, Error> {
 }
 
 async fn acquire(lock: Lock, args: &RunArgs, signals: &mut Signals) -> Result<Turn, Failure> {
-    let started = SystemClock.now();
-    let (report, mut reports) = watch::channel(None::<Busy>);
+    let (report, reports) = watch::channel(None::<Busy>);
     let lock = lock.on_waiting(move |busy| {
         report.send_replace(Some(busy.clone()));
     });
-    let mut attempt = std::pin::pin!(lock.acquire());
-    let mut waited = false;
+    let silent = args.quiet || args.no_wait;
+    let (attempt, passed, told) = match waited(lock.acquire(), reports, &args.name, silent, signals).await? {
+        Waited::Interrupted(code) => return Ok(Turn::Interrupted(code)),
+        Waited::For { outcome, passed, told } => (outcome, passed, told),
+    };
+    Ok(match attempt {
+        Attempt::Acquired(guard) => {
+            if told {
+                say(format_args!("got {} after {}", args.name, show(passed)));
+            }
+            Turn::Acquired(guard)
+        }
+        Attempt::Busy(busy) => {
+            if !args.quiet {
+                say(busy_message(&busy, (!args.no_wait).then_some(passed)));
+            }
+            Turn::Busy(args.busy_code)
+        }
+    })
+}
+
+/// What became of a wait.
+enum Waited<T> {
+    For {
+        outcome: T,
+        passed: Duration,
+        /// Whether the user was told that there is a wait.
+        told: bool,
+    },
+    Interrupted(u8),
+}
+
+/// Waits for an outcome, says for whom, and ends when a signal asks this process to.
+async fn waited<T>(
+    attempt: impl Future<Output = Result<T, Error>>,
+    mut reports: watch::Receiver<Option<Busy>>,
+    name: &str,
+    silent: bool,
+    signals: &mut Signals,
+) -> Result<Waited<T>, Failure> {
+    let started = SystemClock.now();
+    let mut attempt = std::pin::pin!(attempt);
+    let mut told = false;
     let mut remind_at = tokio::time::interval(REMIND);
     remind_at.reset();
     loop {
         tokio::select! {
             biased;
             signal = signals.next_request_to_end() => {
-                say(format_args!("interrupted while waiting for {}", args.name));
-                return Ok(Turn::Interrupted(code_of(signal)));
+                say(format_args!("interrupted while waiting for {name}"));
+                return Ok(Waited::Interrupted(code_of(signal)));
             }
-            attempt = &mut attempt => {
-                let passed = show(SystemClock.now().since(started));
-                return match attempt? {
-                    Attempt::Busy(busy) => {
-                        let tried = if args.no_wait { String::new() } else { format!("; waited {passed}") };
-                        if !args.quiet {
-                            say(format_args!("{} is busy: {}{tried}", args.name, described(&busy)));
-                        }
-                        Ok(Turn::Busy(args.busy_code))
-                    }
-                    Attempt::Acquired(guard) => {
-                        if waited && !args.quiet {
-                            say(format_args!("got {} after {passed}", args.name));
-                        }
-                        Ok(Turn::Acquired(guard))
-                    }
-                };
+            outcome = &mut attempt => {
+                let passed = SystemClock.now().since(started);
+                return Ok(Waited::For { outcome: outcome?, passed, told });
             }
             Ok(()) = reports.changed() => {}
             _ = remind_at.tick() => {}
         }
-        if args.quiet || args.no_wait {
+        if silent {
             continue;
         }
         if let Some(busy) = reports.borrow_and_update().as_ref() {
             let passed = SystemClock.now().since(started);
             let again = if passed < REMIND { String::new() } else { format!(" (for {} now)", show(passed)) };
-            say(format_args!("waiting for {}{again}: {}", args.name, described(busy)));
-            waited = true;
+            say(format_args!("waiting for {name}{again}: {}", described(busy)));
+            told = true;
         }
     }
+}
+
+/// What is said when somebody else has the name, after a wait if there was one.
+fn busy_message(busy: &Busy, waited: Option<Duration>) -> String {
+    let tried = waited.map_or_else(String::new, |passed| format!("; waited {}", show(passed)));
+    format!("{} is busy: {}{tried}", busy.name, described(busy))
 }
 
 fn described(busy: &Busy) -> String {
@@ -175,27 +214,38 @@ async fn under_lease(
     command: Command,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    if !timing.allows_start(guard.remaining()) {
-        // A lease that was handed over lasts a few seconds until it is confirmed: too short to start with.
-        guard.renew().await?;
-    }
-    let outcome = match start(&guard, timing, command, signals)? {
-        Started::Running(group, watchdog, terminal) => {
-            Supervisor::new(&guard, !args.fixed, timing, group, watchdog, signals, terminal).run().await
-        }
-        Started::NotStarted(code, error) => {
-            let program = args.command[0].display().to_string();
-            // As of a shell variable that is not set.
-            let shown = if program.is_empty() { "the command \"\"" } else { &program };
-            say(format_args!("{shown} cannot be started: {error}"));
-            Outcome { end: End::Exited(code), lost: false }
-        }
-    };
+    let outcome = supervised(&guard, timing, !args.fixed, command, signals).await?;
     let code = match outcome.end {
         End::Exited(code) => code,
         End::Signaled(signal) => failure::SIGNAL_BASE.saturating_add(signal),
     };
     give_back(guard, outcome.lost, code, signals).await
+}
+
+/// Starts the command under the lease, and sees it through.
+async fn supervised(
+    guard: &Guard,
+    timing: Timing,
+    renewed: bool,
+    command: Command,
+    signals: &mut Signals,
+) -> Result<Outcome, Failure> {
+    if !timing.allows_start(guard.remaining()) {
+        // A lease that was handed over lasts a few seconds until it is confirmed: too short to start with.
+        guard.renew().await?;
+    }
+    let program = command.get_program().display().to_string();
+    Ok(match start(guard, timing, command, signals)? {
+        Started::Running(group, watchdog, terminal) => {
+            Supervisor::new(guard, renewed, timing, group, watchdog, signals, terminal).run().await
+        }
+        Started::NotStarted(code, error) => {
+            // As of a shell variable that is not set.
+            let shown = if program.is_empty() { "the command \"\"" } else { &program };
+            say(format_args!("{shown} cannot be started: {error}"));
+            Outcome { end: End::Exited(code), lost: false }
+        }
+    })
 }
 
 enum Started {

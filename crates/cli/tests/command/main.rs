@@ -9,6 +9,7 @@ mod exit_codes;
 mod job_control;
 mod lease;
 mod looking;
+mod once;
 mod redis;
 mod redis_setups;
 mod signals;

@@ -10,6 +10,7 @@ fn help() {
     for (name, args) in [
         ("help", &["--help"][..]),
         ("help_run", &["run", "--help"]),
+        ("help_once", &["once", "--help"]),
         ("help_ls", &["ls", "--help"]),
         ("help_break", &["break", "--help"]),
     ] {
@@ -45,6 +46,12 @@ fn misuse_is_told_in_one_line_that_says_what_to_do() {
         &["run", "~queue", "--", "true"],
         &["run", "job", "--", "./missing"],
         &["run", "job", "--", ""],
+        &["once"],
+        &["once", "job"],
+        &["once", "--print-key", "job", "--", "true"],
+        &["once", "--retain", "10ms", "job", "--", "true"],
+        &["once", "--wait", "5s", "--no-wait", "job", "--", "true"],
+        &["once", "~job", "--", "true"],
         &["show"],
         &["ls", "--limit", "0"],
         &["completions"],

@@ -1,0 +1,258 @@
+//! `leasehold once`: what runs, what later calls print, and what a failure leaves.
+
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, Running, Sandbox, err, out, read, wait_until};
+use rustix::process::Signal;
+
+impl Sandbox {
+    /// `leasehold once` of a shell script under the name `ship:1`, with these options.
+    fn once(&self, options: &[&str], script: &str) -> Command {
+        let mut args = vec!["once"];
+        args.extend(options);
+        args.extend(["ship:1", "--", "sh", "-c", script]);
+        self.leasehold(args)
+    }
+
+    fn ship(&self, options: &[&str], script: &str) -> Output {
+        self.once(options, script).output().unwrap()
+    }
+
+    fn key(&self) -> String {
+        out(&self.output(["once", "--print-key", "ship:1"])).trim_end().to_owned()
+    }
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {}", err(output)))
+}
+
+#[test]
+fn a_command_runs_once_and_later_calls_print_what_it_printed() {
+    let sandbox = Sandbox::new();
+    let script = "echo ran >> log; printf 'tracking \\0 JD1'; echo to stderr >&2";
+    let first = sandbox.ship(&[], script);
+    assert_eq!((code(&first), &first.stdout[..]), (0, &b"tracking \0 JD1"[..]), "{}", err(&first));
+    assert_eq!(err(&first), "to stderr\n");
+    for options in [&[][..], &["--no-wait"], &["--quiet"], &["--refuse-unknown"]] {
+        let later = sandbox.ship(options, script);
+        assert_eq!((code(&later), &later.stdout, err(&later)), (0, &first.stdout, String::new()));
+    }
+    assert_eq!(read(&sandbox.path("log")), "ran\n");
+    let other = sandbox.leasehold(["once", "ship:2", "--", "sh", "-c", script]).output().unwrap();
+    assert_eq!((code(&other), read(&sandbox.path("log"))), (0, "ran\nran\n".to_owned()));
+    assert!(out(&sandbox.output(["ls"])).is_empty(), "nothing is held");
+}
+
+#[test]
+fn the_command_finds_the_key_of_the_operation_and_no_other_command_does() {
+    let sandbox = Sandbox::new();
+    let key = sandbox.key();
+    assert_eq!(key.len(), 36, "{key}");
+    let show = "echo $LEASEHOLD_IDEMPOTENCY_KEY $LEASEHOLD_ATTEMPT $LEASEHOLD_NAME; exit $1";
+    for attempt in 1..=2 {
+        let failed = sandbox.ship(&[], &show.replace("$1", "3"));
+        assert_eq!((code(&failed), out(&failed)), (3, format!("{key} {attempt} ship:1\n")));
+    }
+    let done = sandbox.ship(&[], &show.replace("$1", "0"));
+    assert_eq!((code(&done), out(&done)), (0, format!("{key} 3 ship:1\n")));
+    let token = sandbox.output(["once", "token", "--", "sh", "-c", "echo $LEASEHOLD_FENCING_TOKEN"]);
+    let token: u64 = out(&token).trim_end().parse().unwrap();
+    assert!(token > 0);
+    let run = sandbox.output(["run", "ship:1", "--", "sh", "-c", "echo ${LEASEHOLD_IDEMPOTENCY_KEY-unset}"]);
+    assert_eq!(out(&run), "unset\n");
+    let elsewhere = sandbox.output(["--namespace", "other:", "once", "--print-key", "ship:1"]);
+    assert_ne!(out(&elsewhere).trim_end(), key);
+    let without_store = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        .args(["once", "--print-key", "ship:1"])
+        .env_remove("LEASEHOLD_STORE")
+        .output()
+        .unwrap();
+    assert_eq!(out(&without_store).trim_end(), key);
+}
+
+#[test]
+fn trap_56_a_command_that_may_have_acted_is_told_apart_from_one_that_failed() {
+    let sandbox = Sandbox::new();
+    assert_eq!(code(&sandbox.ship(&[], "exit 3")), 3);
+    let missing = sandbox.output(["once", "--refuse-unknown", "ship:1", "--", "./missing"]);
+    assert_eq!(code(&missing), 127, "after a failure it is tried: {}", err(&missing));
+    let killed = sandbox.ship(&["--refuse-unknown"], "echo half; kill -9 $$");
+    assert_eq!((code(&killed), out(&killed)), (137, "half\n".to_owned()));
+    let refused = sandbox.ship(&["--refuse-unknown"], "echo ran");
+    assert_eq!((code(&refused), out(&refused)), (70, String::new()));
+    assert!(err(&refused).contains("ship:1: an earlier attempt ended"), "{}", err(&refused));
+    let again = sandbox.ship(&[], "echo whole");
+    assert_eq!((code(&again), out(&again)), (0, "whole\n".to_owned()));
+}
+
+#[test]
+fn while_one_call_runs_it_others_wait_for_the_result_or_are_told() {
+    let sandbox = Sandbox::new();
+    let script = "echo > held; while [ ! -e go ]; do sleep 0.01; done; echo JD1";
+    let first = Running::start(&mut sandbox.once(&[], script));
+    sandbox.wait_for_file("held");
+    for (options, waited) in [(&["--no-wait"][..], false), (&["--wait", "200ms"], true)] {
+        let told = sandbox.ship(options, "echo ran");
+        assert_eq!((code(&told), out(&told)), (75, String::new()));
+        assert!(err(&told).contains("ship:1 is busy: held by "), "{}", err(&told));
+        assert_eq!(err(&told).contains("; waited "), waited, "{}", err(&told));
+    }
+    let waits = sandbox.once(&[], "echo ran").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sandbox.wait_for_waiter("ship:1");
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    let waits = waits.wait_with_output().unwrap();
+    assert_eq!((code(&waits), out(&waits)), (0, "JD1\n".to_owned()), "{}", err(&waits));
+    assert!(err(&waits).contains("waiting for ship:1: held by "), "{}", err(&waits));
+    assert_eq!(first.finish().0, Some(0));
+}
+
+/// F150: a call that is killed frees its operation when its lease ends, and the next one has the same key.
+#[test]
+fn f150_a_call_that_is_killed_frees_its_operation_within_the_ttl_and_the_key_stays() {
+    let sandbox = Sandbox::new();
+    let script = "echo $LEASEHOLD_IDEMPOTENCY_KEY >> keys; echo > held; exec sleep 600";
+    let first = Running::start(&mut sandbox.once(&["--ttl", "2s"], script));
+    sandbox.wait_for_file("held");
+    drop(first);
+    let started = Instant::now();
+    let next = sandbox.ship(&[], "echo $LEASEHOLD_IDEMPOTENCY_KEY >> keys; echo $LEASEHOLD_ATTEMPT");
+    assert_eq!((code(&next), out(&next)), (0, "2\n".to_owned()), "{}", err(&next));
+    assert!(started.elapsed() < Duration::from_secs(2 + 5), "{:?}", started.elapsed());
+    let key = sandbox.key();
+    assert_eq!(read(&sandbox.path("keys")), format!("{key}\n{key}\n"));
+}
+
+#[test]
+fn a_lease_that_is_lost_stops_the_command_and_keeps_nothing() {
+    let sandbox = Sandbox::new();
+    let first = Running::start(&mut sandbox.once(&["--ttl", "3s"], "echo > held; echo half; exec sleep 600"));
+    sandbox.wait_for_file("held");
+    assert!(sandbox.output(["break", "ship:1", "--yes", "--now"]).status.success());
+    assert_eq!(first.finish().0, Some(79));
+    let refused = sandbox.ship(&["--refuse-unknown"], "echo ran");
+    assert_eq!(code(&refused), 70, "{}", err(&refused));
+}
+
+#[test]
+fn a_call_inside_a_call_of_the_same_name_is_refused_at_once() {
+    let sandbox = Sandbox::new();
+    let script = r#""$0" once ship:1 -- true"#;
+    let output =
+        sandbox.output(["once", "ship:1", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_leasehold")]);
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("wait for itself"), "{}", err(&output));
+}
+
+#[test]
+fn trap_56_another_fingerprint_is_refused() {
+    let sandbox = Sandbox::new();
+    assert_eq!(code(&sandbox.ship(&["--fingerprint", "3 EUR"], "echo paid")), 0);
+    for fingerprint in ["5 EUR", "", "-3"] {
+        let refused = sandbox.ship(&["--fingerprint", fingerprint], "echo ran");
+        assert_eq!((code(&refused), out(&refused)), (2, String::new()));
+        assert!(err(&refused).contains("asked for before with another request"), "{}", err(&refused));
+    }
+    for options in [&["--fingerprint", "3 EUR"][..], &[]] {
+        assert_eq!(out(&sandbox.ship(options, "echo ran")), "paid\n");
+    }
+}
+
+#[test]
+fn a_megabyte_is_kept_and_one_byte_more_is_told_and_not_kept() {
+    let sandbox = Sandbox::new();
+    let print = |bytes: usize| format!("echo ran >> log; head -c {bytes} /dev/zero | tr '\\0' x");
+    let large = sandbox.ship(&[], &print(1_048_577));
+    assert_eq!((code(&large), large.stdout.len()), (70, 1_048_577), "all of it is passed on");
+    assert!(err(&large).contains("the command succeeded, but: ship:1: the result"), "{}", err(&large));
+    assert!(out(&sandbox.output(["ls"])).is_empty(), "nothing is held");
+    for _ in 0..2 {
+        let whole = sandbox.ship(&[], &print(1_048_576));
+        assert_eq!((code(&whole), whole.stdout.len()), (0, 1_048_576), "{}", err(&whole));
+    }
+    assert_eq!(read(&sandbox.path("log")), "ran\nran\n");
+}
+
+#[test]
+fn a_reader_that_goes_away_or_is_slow_changes_nothing_of_what_is_kept() {
+    let sandbox = Sandbox::new();
+    let print = "for i in 1 2 3 4 5 6 7 8; do head -c 30000 /dev/zero | tr '\\0' $i; done; echo > printed";
+    let mut gone = sandbox.once(&[], print).stdout(Stdio::piped()).spawn().unwrap();
+    drop(gone.stdout.take());
+    wait_until("the command ends", || gone.try_wait().unwrap().is_some());
+    assert!(gone.wait().unwrap().success());
+    let kept = sandbox.ship(&[], "echo ran").stdout;
+    assert_eq!((kept.len(), kept.last()), (240_000, Some(&b'8')));
+
+    let args = ["once", "slow", "--", "sh", "-c", print];
+    let mut slow = sandbox.leasehold(args).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert!(slow.try_wait().unwrap().is_none(), "it waits for its reader");
+    let mut all = Vec::new();
+    slow.stdout.take().unwrap().read_to_end(&mut all).unwrap();
+    assert!(slow.wait().unwrap().success());
+    assert!(all == kept && sandbox.output(args).stdout == kept);
+}
+
+#[test]
+fn a_process_left_behind_with_the_output_does_not_hold_the_call_up() {
+    let sandbox = Sandbox::new();
+    let started = Instant::now();
+    let output = sandbox.ship(&["--grace", "1s"], "sleep 600 & echo JD1");
+    assert_eq!((code(&output), out(&output)), (0, "JD1\n".to_owned()), "{}", err(&output));
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+}
+
+#[test]
+fn a_signal_ends_the_command_and_leaves_it_to_the_next_call() {
+    let sandbox = Sandbox::new();
+    let run = Running::start(&mut sandbox.once(&[], "echo > held; exec sleep 600"));
+    sandbox.wait_for_file("held");
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish().0, Some(143));
+    let next = sandbox.ship(&["--no-wait"], "echo $LEASEHOLD_ATTEMPT");
+    assert_eq!((code(&next), out(&next)), (0, "2\n".to_owned()), "{}", err(&next));
+}
+
+#[test]
+fn a_kept_result_ends_with_its_time() {
+    let sandbox = Sandbox::new();
+    let script = "echo ran >> log";
+    assert_eq!(code(&sandbox.ship(&["--retain", "1s"], script)), 0);
+    wait_until("it runs again", || {
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(code(&sandbox.ship(&["--retain", "1h"], script)), 0);
+        read(&sandbox.path("log")) == "ran\nran\n"
+    });
+}
+
+/// The guide's shell lines do what it says.
+#[test]
+fn the_lines_of_the_guide_work() {
+    let guide = include_str!("../../../../docs/once.md");
+    let mut blocks = guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let (ship, key) = (blocks.next().unwrap(), blocks.next().unwrap());
+    assert_eq!(blocks.next(), None, "a block that no test runs");
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("ship"), "#!/bin/sh\necho ran >> log\necho JD$1\n").unwrap();
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
+    let shell = |lines: &str| {
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", lines]).env("PATH", path).env("LEASEHOLD_STORE", sandbox.store());
+        shell.current_dir(sandbox.path("")).stdin(Stdio::null()).output().unwrap()
+    };
+    assert_eq!(code(&shell("chmod +x ship")), 0);
+    for _ in 0..2 {
+        let output = shell(ship);
+        assert_eq!((code(&output), out(&output)), (0, "JD1001\n".to_owned()), "{}", err(&output));
+    }
+    assert_eq!(read(&sandbox.path("log")), "ran\n");
+    let output = shell("leasehold once --print-key ship:1001");
+    assert!(guide.contains(out(&output).trim_end()), "{}", out(&output));
+    if shell("command -v python3").status.success() {
+        assert_eq!(out(&shell(key)), out(&output));
+    }
+}
