@@ -92,7 +92,11 @@ fn told(shown: Result<String, leasehold_core::Error>, secret: Option<&str>) {
 /// Whether it would not be in a message anyway.
 fn is_secret(password: &str, rest: &str) -> bool {
     let plain = password.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    password.len() >= SECRET_CHARS && plain && !rest.contains(password) && !FIXED_WORDS.contains(password)
+    // A URL is read without its line breaks and tabs, and its host in small letters and decoded.
+    let whole = rest.chars().filter(|character| !character.is_control()).collect::<String>();
+    let elsewhere = whole.to_ascii_lowercase().contains(&password.to_ascii_lowercase());
+    let literal = rest.is_ascii() && !rest.contains('%');
+    password.len() >= SECRET_CHARS && plain && literal && !elsewhere && !FIXED_WORDS.contains(password)
 }
 
 /// Words of our own in which a password may be by chance.
