@@ -32,8 +32,6 @@ struct Case {
     waiters: Vec<Waiter>,
     waiters_so_far: usize,
     began: Instant,
-    /// When finished waiters were last looked for.
-    looked: At,
 }
 
 /// A guard, by the number of its lease.
@@ -47,6 +45,7 @@ struct Waiter {
     client: usize,
     number: usize,
     kind: Kind,
+    asked: At,
     task: JoinHandle<Result<Attempt, Error>>,
 }
 
@@ -66,7 +65,6 @@ pub(crate) async fn run(place: Place, steps: Vec<Step>) -> Outcome {
         waiters: Vec::new(),
         waiters_so_far: 0,
         began: Instant::now(),
-        looked: Duration::ZERO,
     };
     for (number, step) in steps.into_iter().enumerate() {
         case.step(step).await.map_err(|error| format!("step {number}, {step:?}: {error}"))?;
@@ -132,10 +130,10 @@ impl Case {
         let from = self.now();
         let attempt = self.lock(client, kind).wait(wait).acquire().await;
         let span = Span { from, to: self.now() };
-        // Whoever was served meanwhile was served before.
-        self.collect().await?;
         match attempt {
             Ok(Attempt::Acquired(guard)) => {
+                // Whoever was served meanwhile was served before.
+                self.collect().await?;
                 let fixed = lasts(kind);
                 self.model.see(span, &Seen::Acquired { client, lease: self.guards.len(), fixed })?;
                 self.keep(guard, fixed)
@@ -159,8 +157,9 @@ impl Case {
         let number = self.waiters_so_far;
         self.waiters_so_far += 1;
         self.model.waits(client, number);
+        let asked = self.now();
         let task = tokio::spawn(async move { lock.acquire().await });
-        self.waiters.push(Waiter { client, number, kind, task });
+        self.waiters.push(Waiter { client, number, kind, asked, task });
     }
 
     async fn give_up(&mut self, index: usize) -> Outcome {
@@ -170,7 +169,7 @@ impl Case {
         let waiter = self.waiters.remove(index % self.waiters.len());
         waiter.task.abort();
         match waiter.task.await {
-            Ok(attempt) => self.granted(waiter.client, waiter.number, waiter.kind, attempt),
+            Ok(attempt) => self.granted((waiter.client, waiter.number, waiter.kind), waiter.asked, attempt),
             Err(_cancelled) => {
                 self.model.gave_up(waiter.client, waiter.number);
                 Ok(())
@@ -180,16 +179,16 @@ impl Case {
 
     fn granted(
         &mut self,
-        client: usize,
-        waiter: usize,
-        kind: Kind,
+        (client, waiter, kind): (usize, usize, Kind),
+        asked: At,
         attempt: Result<Attempt, Error>,
     ) -> Outcome {
         let guard = match attempt {
             Ok(Attempt::Acquired(guard)) => guard,
             other => return Err(format!("a wait without end ended with {other:?}")),
         };
-        let span = Span { from: self.looked, to: self.now() };
+        // The answer to its first request may have been long on the way, and its lease counts from that request.
+        let span = Span { from: asked, to: self.now() };
         let (lease, fixed) = (self.guards.len(), lasts(kind));
         self.model.see(span, &Seen::Granted { client, waiter, lease, fixed })?;
         self.keep(guard, fixed)
@@ -329,7 +328,6 @@ impl Case {
 
     /// Takes note of every waiter that was served.
     async fn collect(&mut self) -> Outcome {
-        let before = self.now();
         let mut served = Vec::new();
         while let Some(index) = self.waiters.iter().position(|waiter| waiter.task.is_finished()) {
             let waiter = self.waiters.remove(index);
@@ -338,13 +336,12 @@ impl Case {
                 Ok(Attempt::Acquired(guard)) => guard.fencing_token().get(),
                 _ => 0,
             };
-            served.push((token, waiter.client, waiter.number, waiter.kind, attempt));
+            served.push((token, (waiter.client, waiter.number, waiter.kind), waiter.asked, attempt));
         }
         served.sort_by_key(|(token, ..)| *token);
-        for (_, client, number, kind, attempt) in served {
-            self.granted(client, number, kind, attempt)?;
+        for (_, waiter, asked, attempt) in served {
+            self.granted(waiter, asked, attempt)?;
         }
-        self.looked = before;
         Ok(())
     }
 
