@@ -364,3 +364,115 @@ impl Judge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Micros = 1_000_000;
+
+    fn judge() -> Judge {
+        Judge::new(Record::default(), Arc::default())
+    }
+
+    fn disturb(judge: &Judge, loses_leases: bool, begins: Micros, ends: Micros) {
+        judge.record.all().push(Disturbance {
+            what: "something",
+            worker: None,
+            begins,
+            ends: Some(ends),
+            loses_leases,
+            server_away: !loses_leases,
+        });
+    }
+
+    fn hear(judge: &mut Judge, worker: usize, line: Line) {
+        judge.hear(News::Said { worker, life: 0, line: Ok(line) });
+    }
+
+    /// A worker holds from one moment to another, in seconds.
+    fn hold(judge: &mut Judge, worker: usize, token: u64, got: Micros, believed: Micros, outcome: &str) {
+        let (at, believed) = (got * SECOND, believed * SECOND);
+        hear(judge, worker, Line::Got { name: "hot:0".into(), token, asked: at - SECOND, at });
+        let end = End {
+            name: "hot:0".into(),
+            token,
+            outcome: outcome.into(),
+            believed,
+            let_go: believed,
+            released: "freed".into(),
+            cause: "-".into(),
+        };
+        hear(judge, worker, Line::End(end));
+    }
+
+    #[test]
+    fn two_who_hold_at_once_are_a_violation_unless_the_store_lost_a_lease() {
+        for (loses_leases, violations) in [(false, 1), (true, 0)] {
+            let mut judge = judge();
+            disturb(&judge, loses_leases, 100 * SECOND, 101 * SECOND);
+            hold(&mut judge, 0, 1, 99, 102, "added");
+            hold(&mut judge, 1, 2, 101, 103, "added");
+            assert_eq!((judge.counts.overlaps, judge.violation_count), (1, violations));
+        }
+    }
+
+    #[test]
+    fn a_loss_long_before_explains_nothing() {
+        let mut judge = judge();
+        disturb(&judge, true, 90 * SECOND, 91 * SECOND);
+        hold(&mut judge, 0, 1, 99, 102, "added");
+        hold(&mut judge, 1, 2, 101, 103, "added");
+        assert_eq!(judge.counts.unexplained_overlaps, 1);
+    }
+
+    #[test]
+    fn holders_one_after_the_other_are_as_it_should_be_and_measured() {
+        let mut judge = judge();
+        hold(&mut judge, 0, 1, 99, 100, "added");
+        hold(&mut judge, 1, 2, 101, 102, "added");
+        judge.conclude();
+        assert_eq!((judge.counts.overlaps, judge.violation_count), (0, 0));
+        assert_eq!(judge.said.values().sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn tokens_that_go_back_or_come_twice_are_violations() {
+        let mut judge = judge();
+        hold(&mut judge, 0, 2, 99, 100, "added");
+        hold(&mut judge, 1, 1, 101, 102, "added");
+        assert_eq!(judge.violation_count, 1, "{:?}", judge.violations);
+        hold(&mut judge, 2, 2, 103, 104, "added");
+        assert!(judge.violation_count > 1);
+    }
+
+    #[test]
+    fn a_refusal_of_one_who_holds_is_a_violation() {
+        let mut judge = judge();
+        hold(&mut judge, 0, 1, 99, 100, "refused");
+        assert_eq!(judge.violation_count, 1);
+    }
+
+    #[test]
+    fn who_waits_too_long_is_stuck_unless_the_server_was_away() {
+        let beat = |at| Line::Beat(Beat { at, resident_kib: 1, waits_since: 100 * SECOND, load: 0 });
+        let mut judge = judge();
+        disturb(&judge, false, 110 * SECOND, 140 * SECOND);
+        hear(&mut judge, 0, beat(185 * SECOND));
+        assert_eq!(judge.violation_count, 0);
+        hear(&mut judge, 0, beat(195 * SECOND));
+        assert_eq!(judge.violation_count, 1);
+    }
+
+    #[test]
+    fn a_hold_that_was_cut_short_by_a_kill_has_no_end_and_needs_none() {
+        let mut judge = judge();
+        let got = Line::Got { name: "hot:0".into(), token: 1, asked: 99 * SECOND, at: 100 * SECOND };
+        hear(&mut judge, 3, got);
+        judge.hear(News::Killed { worker: 3, life: 0, at: 101 * SECOND });
+        judge.hear(News::Silent { worker: 3, life: 0 });
+        hold(&mut judge, 1, 2, 102, 103, "added");
+        judge.conclude();
+        assert_eq!((judge.counts.killed_holding, judge.violation_count), (1, 0));
+    }
+}
