@@ -114,6 +114,10 @@ impl Case {
             Step::Break { client } => self.break_lease(client).await,
             Step::Inspect { client } => self.inspect(client).await,
             Step::List { client } => self.list(client).await,
+            Step::SetClock { ahead } => {
+                self.place.step_clock(ahead, self.now());
+                Ok(())
+            }
             Step::PauseBriefly => self.pause(FIXED / 5).await,
             Step::Pause => self.pause(FIXED * 5 / 4).await,
             Step::Lose(loss) => self.lose(loss),
@@ -305,7 +309,7 @@ impl Case {
         let name = Name::new(NAME).map_err(|error| error.to_string())?;
         // Waiters behind the first come back to a lost queue only after many seconds.
         if loss == Loss::All && self.model.waiting_clients() <= 1 {
-            self.place.lose_all();
+            self.place.lose_all(self.now());
             self.model.loses(true);
         } else {
             self.place.lose_lease(&name);

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use leasehold::core::{Client, ClientSettings, Clock, KeeperRuntime, Label, Name,
 use leasehold_testkit::proxy::{AfterDrop, Proxy};
 use leasehold_testkit::servers::{RedisServer, kinds_to_test};
 
+/// A time of day, and how far a server's clock is stepped from it.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+const HOUR: Duration = Duration::from_secs(3_600);
 /// How long a store does nothing when it stalls.
 const STALL: Duration = Duration::from_millis(40);
 
@@ -22,9 +26,19 @@ pub(crate) enum Places {
 
 /// Where one case happens.
 pub(crate) enum Place {
-    Memory { world: Arc<MemoryWorld>, clock: Arc<VirtualClock>, stores: Mutex<Vec<Arc<MemoryStore>>> },
+    Memory {
+        world: Arc<MemoryWorld>,
+        clock: Arc<VirtualClock>,
+        stores: Mutex<Vec<Arc<MemoryStore>>>,
+        /// Whether the server has lost its fencing counter: from then on its clock is not put back.
+        lost: AtomicBool,
+    },
     Sqlite(PathBuf),
-    Redis { url: String, control: Control, proxy: Proxy },
+    Redis {
+        url: String,
+        control: Control,
+        proxy: Proxy,
+    },
 }
 
 /// Commands for the server of a case.
@@ -79,7 +93,7 @@ impl Places {
             Self::Memory => {
                 let clock = Arc::new(VirtualClock::start());
                 let world = MemoryWorld::new(Arc::clone(&clock) as Arc<dyn Clock>);
-                Place::Memory { world, clock, stores: Mutex::default() }
+                Place::Memory { world, clock, stores: Mutex::default(), lost: AtomicBool::new(false) }
             }
             Self::Sqlite(folder) => {
                 let file = tempfile::Builder::new().suffix(".db").tempfile_in(folder.path()).unwrap();
@@ -106,7 +120,7 @@ impl Place {
     pub(crate) async fn connect(&self, label: &str) -> Client {
         let label = Label::new(label).unwrap();
         let url = match self {
-            Self::Memory { world, clock, stores } => {
+            Self::Memory { world, clock, stores, .. } => {
                 let store = Arc::new(MemoryStore::connect(world));
                 let way = Duration::from_millis(1);
                 store.delay_requests(way);
@@ -131,6 +145,14 @@ impl Place {
         (*leasehold::Client::builder().label(label).connect(&url).await.unwrap()).clone()
     }
 
+    /// Sets the server's time of day an hour ahead of what it would be, or back. Leases and waiters go by another
+    /// clock, and fencing tokens keep growing.
+    pub(crate) fn step_clock(&self, ahead: bool, now: Duration) {
+        let Self::Memory { world, lost, .. } = self else { return };
+        let ahead = ahead || lost.load(Ordering::Relaxed);
+        world.set_wall_time(if ahead { EPOCH + HOUR + now } else { EPOCH + now });
+    }
+
     /// The lease of the name is gone.
     pub(crate) fn lose_lease(&self, name: &Name) {
         match self {
@@ -141,9 +163,14 @@ impl Place {
     }
 
     /// Everything is gone.
-    pub(crate) fn lose_all(&self) {
+    pub(crate) fn lose_all(&self, now: Duration) {
         match self {
-            Self::Memory { world, .. } => world.flush(),
+            // A server that has lost its counter must not be behind the clock of the one before.
+            Self::Memory { world, lost, .. } => {
+                lost.store(true, Ordering::Relaxed);
+                self.step_clock(true, now);
+                world.flush();
+            }
             Self::Sqlite(path) => sql(path, "DELETE FROM lease; DELETE FROM waiter"),
             Self::Redis { control, .. } => drop(control(&["FLUSHALL"])),
         }

@@ -75,6 +75,10 @@ pub(crate) enum Step {
     List {
         client: usize,
     },
+    /// The server's time of day is set to something else, where it can be.
+    SetClock {
+        ahead: bool,
+    },
     /// Less time than a fixed lease lasts.
     PauseBriefly,
     /// More time than a fixed lease lasts.
@@ -99,6 +103,7 @@ pub(crate) fn any() -> impl Strategy<Value = Step> {
         2 => client.clone().prop_map(|client| Step::Break { client }),
         3 => client.clone().prop_map(|client| Step::Inspect { client }),
         1 => client.clone().prop_map(|client| Step::List { client }),
+        1 => proptest::bool::ANY.prop_map(|ahead| Step::SetClock { ahead }),
         2 => Just(Step::PauseBriefly),
         3 => Just(Step::Pause),
         1 => prop_oneof![Just(Step::Lose(Loss::Lease)), Just(Step::Lose(Loss::All))],
