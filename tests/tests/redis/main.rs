@@ -8,6 +8,7 @@ mod counter;
 mod interop;
 mod leases;
 mod network;
+mod once;
 mod python;
 mod scripts;
 mod support;
