@@ -26,7 +26,7 @@ pub fn duration(data: &[u8]) {
                 assert!(again <= duration, "{text} is shown as {shown}");
             }
         }
-        Err(said) => assert!(said.len() < 200 + 4 * text.len(), "{said}"),
+        Err(said) => assert!(said.len() < 200 + 6 * text.len(), "{said}"),
     }
 }
 
