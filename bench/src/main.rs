@@ -5,6 +5,7 @@ mod measure;
 mod process;
 mod redis;
 mod report;
+mod seal;
 mod sqlite;
 mod start;
 
@@ -23,6 +24,8 @@ enum What {
     All,
     /// Acquire and release on the embedded store, beside the same two bare SQL statements.
     Sqlite,
+    /// The seal at SQLite, PostgreSQL and MariaDB, beside the raw statements.
+    Seal,
     /// Start of the command on the embedded store, beside flock.
     Start,
     /// Latency of an uncontended pair, beside two raw script calls.
@@ -44,6 +47,7 @@ enum What {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let all = [
         (What::Sqlite, sqlite::run as fn() -> Result<(), Box<dyn std::error::Error>>),
+        (What::Seal, seal::run),
         (What::Start, start::run),
         (What::RedisLatency, redis::latency::run),
         (What::RedisThroughput, redis::throughput::run),

@@ -43,9 +43,9 @@ enum Database {
 /// Prints it.
 pub(crate) fn print(args: &SqlArgs) -> Result<(), Failure> {
     data(match args.database {
-        Database::Postgres => leasehold_seal::postgres::SCHEMA,
-        Database::Mysql => leasehold_seal::mysql::SCHEMA,
-        Database::Sqlite => leasehold_seal::sqlite::SCHEMA,
-        Database::Redis => leasehold_seal::redis::SCRIPT,
+        Database::Postgres => leasehold::seal::postgres::SCHEMA,
+        Database::Mysql => leasehold::seal::mysql::SCHEMA,
+        Database::Sqlite => leasehold::seal::sqlite::SCHEMA,
+        Database::Redis => leasehold::seal::redis::SCRIPT,
     })
 }

@@ -138,11 +138,7 @@ fn fencing_on_postgres() {
     shell.program("psql", &DatabaseKind::Postgres.program("psql").unwrap(), "-X -q");
     let url = server.url("fencing").unwrap();
     for _twice in 0..2 {
-        shell.run_blocks(
-            &blocks,
-            "postgres",
-            &[("DATABASE_URL", &url)],
-        );
+        shell.run_blocks(&blocks, "postgres", &[("DATABASE_URL", &url)]);
     }
     assert_eq!(run_sql(&blocks, "postgres", |script| server.psql("fencing", script)), 8);
 }

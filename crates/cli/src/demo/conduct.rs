@@ -148,7 +148,7 @@ fn job(stage: &Stage<'_>, way: Way, index: usize, carrier: &str, database: &Path
     Job {
         label: WORKERS[index].to_owned(),
         store: way.lock.then(|| stage.store.clone()),
-        fencing_check: way.fencing_check,
+        sealed: way.sealed,
         idempotency_key: way.idempotency_key,
         carrier: carrier.to_owned(),
         database: database.to_owned(),

@@ -8,6 +8,7 @@ mod conduct;
 mod crew;
 mod events;
 mod interrupt;
+mod lost_update;
 mod page;
 mod shipments;
 mod summary;
@@ -34,6 +35,7 @@ use crate::output;
 use conduct::{Record, Stage, TTL, WORKERS};
 use events::Events;
 use interrupt::Interrupt;
+use lost_update::Scene;
 use tally::Outcome;
 use ways::WAYS;
 use wire::StoreJob;
@@ -48,8 +50,8 @@ const CLOSE_MOST: Duration = Duration::from_secs(5);
 /// See what a lock prevents, and what it cannot, on real input
 ///
 /// Three worker processes each get 1,150 payment events for 1,000 orders and ship every order through a carrier's
-/// HTTP API, once without a lock and three times with one. One of them is frozen past its lease twice. Takes about
-/// half a minute, prints a table, and writes a page with a timeline of who held which order when.
+/// HTTP API, once without a lock and three times with one. One of them is frozen past its lease twice. Then two holders
+/// update one row, and one update is lost unless the row is sealed before it is read. Takes about half a minute, prints a table, and writes a page with a timeline of who held which order when.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct DemoArgs {
@@ -108,13 +110,15 @@ pub(crate) async fn run(store: &StoreArgs, args: DemoArgs) -> Result<u8, Failure
     let cleaned = leave_nothing(client, &store, &scratch, records.is_ok()).await;
     let removed =
         scratch.close().map_err(|error| failed("the temporary directory cannot be removed", &error));
-    show(&records?, &events, &described, page.as_ref(), args.json, began)?;
+    let (records, scenes) = records?;
+    show(&records, &scenes, &events, &described, page.as_ref(), args.json, began)?;
     cleaned.and(removed).map(|()| 0)
 }
 
 /// Writes the page, and prints what happened.
 fn show(
     records: &[Record],
+    scenes: &[Scene],
     events: &Events,
     store: &str,
     page: Option<&page::Target>,
@@ -123,13 +127,13 @@ fn show(
 ) -> Result<(), Failure> {
     let outcomes: Vec<_> = records.iter().map(|record| Outcome::of(record, events)).collect();
     if let Some(page) = page {
-        page.write(&page::render(records, &outcomes, events, store))?;
+        page.write(&page::render(records, &outcomes, scenes, events, store))?;
     }
     let html = page.map(page::Target::path);
     if as_json {
-        return output::json(&report(&outcomes, events, store, html, began.elapsed()));
+        return output::json(&report(&outcomes, scenes, events, store, html, began.elapsed()));
     }
-    let mut text = summary::text(&outcomes, events, store);
+    let mut text = summary::text(&outcomes, scenes, events, store);
     if let Some(html) = html {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "Who held which order when: {}", html.display());
@@ -137,15 +141,16 @@ fn show(
     output::data(&text)
 }
 
-/// All ways of running, one after the other.
-async fn run_all(stage: &Stage<'_>) -> Result<Vec<Record>, Failure> {
+/// All ways of running, one after the other, then the lost update.
+async fn run_all(stage: &Stage<'_>) -> Result<(Vec<Record>, Vec<Scene>), Failure> {
     let bar = progress_bar(stage.events.orders.len() * WORKERS.len() * WAYS.len());
     let mut records = Vec::new();
     for way in WAYS {
         bar.set_message(way.title);
         records.push(conduct::run(stage, way, &|| bar.inc(1)).await?);
     }
-    Ok(records)
+    bar.set_message("lost update");
+    Ok((records, lost_update::play_both(stage).await?))
 }
 
 /// A bar on standard error if that is a terminal.
@@ -207,7 +212,8 @@ async fn leave_nothing(
     completed: bool,
 ) -> Result<(), Failure> {
     if store.url == own_store(scratch.path()) {
-        return Ok(());
+        // Whoever still works in the directory would keep it from being removed.
+        return Ok(client.close(CLOSE_MOST).await?);
     }
     // Workers that completed have given everything back; killed ones have not.
     if !completed {
@@ -233,6 +239,7 @@ async fn break_all(client: &Client) -> Result<(), Failure> {
 /// The outcome for programs.
 fn report(
     outcomes: &[Outcome],
+    scenes: &[Scene],
     events: &Events,
     store: &str,
     html: Option<&Path>,
@@ -247,6 +254,7 @@ fn report(
         "lease_seconds": TTL.as_secs_f64(),
         "store": store,
         "ways": ways,
+        "lost_update": scenes.iter().map(Scene::to_json).collect::<Vec<_>>(),
         "html": html,
         "seconds": tally::round(took),
     })

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::conduct::{Freeze, Record, TTL, WORKERS};
 use super::events::Events;
-use super::summary::{LESSON, grouped};
+use super::lost_update::Scene;
+use super::summary::{LESSON, cut, grouped, schedule};
 use super::tally::Outcome;
 use super::wire::{Step, Visit, micros};
 use crate::failure::Failure;
@@ -72,7 +73,13 @@ fn directory(path: &Path) -> &Path {
 }
 
 /// The page as text.
-pub(super) fn render(records: &[Record], outcomes: &[Outcome], events: &Events, store: &str) -> String {
+pub(super) fn render(
+    records: &[Record],
+    outcomes: &[Outcome],
+    scenes: &[Scene],
+    events: &Events,
+    store: &str,
+) -> String {
     let runs: Vec<_> =
         records.iter().zip(outcomes).map(|(record, outcome)| run(record, outcome, events)).collect();
     let data = json!({
@@ -98,8 +105,24 @@ pub(super) fn render(records: &[Record], outcomes: &[Outcome], events: &Events, 
         .replace("<!--FACTS-->", &facts)
         .replace("<!--LESSON-->", LESSON)
         .replace("<!--ROWS-->", &outcomes.iter().map(row).collect::<String>())
+        .replace("<!--SCHEDULE-->", &escape(&schedule()))
+        .replace("<!--SCENES-->", &scenes.iter().map(scene).collect::<String>())
         .replace("/*SCRIPT*/", SCRIPT)
         .replace("/*DATA*/", &data)
+}
+
+fn scene(scene: &Scene) -> String {
+    let (stale, newer) = cut(&scene.stale.to_string(), &scene.newer.to_string());
+    let class = if scene.lost() == 0 { "good" } else { "bad" };
+    format!(
+        "<tr><th scope=\"row\">{}</th><td>{stale}, {newer}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}\
+         </td></tr>\n",
+        scene.title(),
+        scene.accepted,
+        scene.refused(),
+        scene.left,
+        scene.lost(),
+    )
 }
 
 fn row(outcome: &Outcome) -> String {
@@ -107,7 +130,7 @@ fn row(outcome: &Outcome) -> String {
         let class = if number == 0 { "good" } else { "bad" };
         format!("<td class=\"{class}\">{}</td>", grouped(number))
     };
-    let refused = if outcome.way.fencing_check {
+    let refused = if outcome.way.sealed {
         format!("<td>{}</td>", grouped(outcome.stale_refused))
     } else {
         "<td class=\"none\">no check</td>".to_owned()
@@ -169,7 +192,7 @@ fn run(record: &Record, outcome: &Outcome, events: &Events) -> Value {
         "key": record.way.key,
         "title": record.way.title,
         "lock": record.way.lock,
-        "fencing_check": record.way.fencing_check,
+        "sealed": record.way.sealed,
         "idempotency_key": record.way.idempotency_key,
         "took": record.ended.saturating_sub(record.began),
         "base_token": base.to_string(),

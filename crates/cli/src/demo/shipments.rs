@@ -4,7 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Result, named_params};
+use leasehold::Lease;
+use leasehold::seal::{Seal, SealError, sqlite};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
+
+use super::events::lock_name;
+
+type Result<T, E = rusqlite::Error> = std::result::Result<T, E>;
 
 /// How long a statement may wait for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -14,7 +20,6 @@ const TABLES: &str = "
         order_id TEXT PRIMARY KEY,
         state TEXT NOT NULL DEFAULT 'PAID',         -- then REQUESTED
         tracking TEXT,
-        lock_token INTEGER NOT NULL DEFAULT 0,      -- the fencing token of the last accepted write
         written_by TEXT
     ) STRICT, WITHOUT ROWID;
 
@@ -43,8 +48,6 @@ pub(super) struct Row {
     pub(super) requested: bool,
     /// The number on the parcel.
     pub(super) tracking: Option<String>,
-    /// The fencing token of the last write.
-    pub(super) lock_token: i64,
 }
 
 /// What a worker writes.
@@ -54,8 +57,6 @@ pub(super) struct Write<'a> {
     pub(super) order: &'a str,
     /// The number on the parcel.
     pub(super) tracking: &'a str,
-    /// The fencing token it was done under, 0 without a lock.
-    pub(super) token: i64,
     /// Who writes.
     pub(super) worker: &'a str,
 }
@@ -93,6 +94,7 @@ impl Shipments {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         let transaction = connection.transaction()?;
         transaction.execute_batch(TABLES)?;
+        transaction.execute_batch(sqlite::SCHEMA)?;
         {
             let mut insert = transaction.prepare("INSERT INTO shipments(order_id) VALUES(?1)")?;
             for order in orders {
@@ -113,10 +115,10 @@ impl Shipments {
     /// Reads the row of an order; `None` when there is none.
     pub(super) fn read(&self, order: &str) -> Result<Option<Row>> {
         self.0
-            .prepare_cached("SELECT state, tracking, lock_token FROM shipments WHERE order_id = ?1")?
+            .prepare_cached("SELECT state, tracking FROM shipments WHERE order_id = ?1")?
             .query_row([order], |row| {
                 let state: String = row.get(0)?;
-                Ok(Row { requested: state == "REQUESTED", tracking: row.get(1)?, lock_token: row.get(2)? })
+                Ok(Row { requested: state == "REQUESTED", tracking: row.get(1)? })
             })
             .optional()
     }
@@ -127,38 +129,40 @@ impl Shipments {
             .0
             .prepare_cached(
                 "UPDATE shipments
-                 SET state = 'REQUESTED', tracking = :tracking, lock_token = :token, written_by = :worker
+                 SET state = 'REQUESTED', tracking = :tracking, written_by = :worker
                  WHERE order_id = :order",
             )?
             .execute(named_params! {
                 ":order": write.order,
                 ":tracking": write.tracking,
-                ":token": write.token,
                 ":worker": write.worker,
             })?;
         Ok(if changed == 0 { Written::NoSuchOrder } else { Written::Accepted })
     }
 
-    /// Writes only if the fencing token is newer than the one the row was last written under.
-    pub(super) fn update_fenced(&self, write: Write<'_>) -> Result<Written> {
-        let changed = self
-            .0
-            .prepare_cached(
-                "UPDATE shipments
-                 SET state = 'REQUESTED', tracking = :tracking, lock_token = :token, written_by = :worker
-                 WHERE order_id = :order AND lock_token < :token",
-            )?
-            .execute(named_params! {
-                ":order": write.order,
-                ":tracking": write.tracking,
-                ":token": write.token,
-                ":worker": write.worker,
-            })?;
-        if changed > 0 {
-            return Ok(Written::Accepted);
+    /// Seals the order for this holder, then reads its row.
+    pub(super) fn read_sealed(&self, order: &str, lease: &Lease) -> Result<Option<Row>, SealError> {
+        let transaction = self.begin()?;
+        lease.seal(&transaction, &lock_name(order))?;
+        let row = self.read(order).map_err(unsealed)?;
+        transaction.commit().map_err(unsealed)?;
+        Ok(row)
+    }
+
+    /// Seals the order again, then writes; refused when a newer holder has sealed it.
+    pub(super) fn update_sealed(&self, write: Write<'_>, lease: &Lease) -> Result<Written, SealError> {
+        let transaction = self.begin()?;
+        match lease.seal(&transaction, &lock_name(write.order)) {
+            Err(refused) if refused.is_fenced() => return Ok(Written::Refused),
+            sealed => sealed?,
         }
-        // Nothing was changed: rows are never deleted, so the one that exists now has refused the write.
-        Ok(if self.read(write.order)?.is_some() { Written::Refused } else { Written::NoSuchOrder })
+        let written = self.update(write).map_err(unsealed)?;
+        transaction.commit().map_err(unsealed)?;
+        Ok(written)
+    }
+
+    fn begin(&self) -> Result<Transaction<'_>, SealError> {
+        Transaction::new_unchecked(&self.0, TransactionBehavior::Immediate).map_err(unsealed)
     }
 
     /// Every write that replaced another one, in the order they happened.
@@ -186,12 +190,32 @@ impl Shipments {
     }
 }
 
+fn unsealed(error: rusqlite::Error) -> SealError {
+    SealError::Database { source: error.into() }
+}
+
 #[cfg(test)]
 mod tests {
+    use leasehold::Client;
+    use leasehold::core::blocking::{Attempt, Guard, block_on};
+
     use super::*;
 
-    fn write(tracking: &str, token: i64) -> Write<'_> {
-        Write { order: "o1", tracking, token, worker: "w" }
+    fn write(tracking: &str) -> Write<'_> {
+        Write { order: "o1", tracking, worker: "w" }
+    }
+
+    /// A stale holder and a newer one.
+    fn holders() -> (Lease, Guard) {
+        let client = block_on(Client::connect("memory:")).unwrap();
+        let acquire = || match client.lock("order:o1").unwrap().blocking().acquire().unwrap() {
+            Attempt::Acquired(guard) => guard,
+            Attempt::Busy(busy) => panic!("{busy}"),
+        };
+        let stale = acquire();
+        let lease = Lease::clone(&stale);
+        assert_eq!(stale.release().unwrap(), leasehold::Released::Freed);
+        (lease, acquire())
     }
 
     fn database() -> (tempfile::TempDir, Shipments) {
@@ -205,8 +229,8 @@ mod tests {
     #[test]
     fn a_plain_update_lets_a_stale_holder_overwrite_the_newer_tracking_number() {
         let (_directory, shipments) = database();
-        assert_eq!(shipments.update(write("newer", 34)).unwrap(), Written::Accepted);
-        assert_eq!(shipments.update(write("stale", 33)).unwrap(), Written::Accepted);
+        assert_eq!(shipments.update(write("newer")).unwrap(), Written::Accepted);
+        assert_eq!(shipments.update(write("stale")).unwrap(), Written::Accepted);
         assert_eq!(shipments.read("o1").unwrap().unwrap().tracking.as_deref(), Some("stale"));
         let overwrites = shipments.overwrites().unwrap();
         assert_eq!(overwrites.len(), 1);
@@ -217,15 +241,19 @@ mod tests {
     }
 
     #[test]
-    fn the_fencing_check_refuses_the_stale_holder_and_knows_it_from_a_missing_row() {
+    fn the_seal_refuses_the_stale_holder_and_knows_it_from_a_missing_row() {
         let (_directory, shipments) = database();
-        assert_eq!(shipments.update_fenced(write("newer", 34)).unwrap(), Written::Accepted);
-        assert_eq!(shipments.update_fenced(write("stale", 33)).unwrap(), Written::Refused);
+        let (stale, newer) = holders();
+        assert!(!shipments.read_sealed("o1", &stale).unwrap().unwrap().requested);
+        assert!(!shipments.read_sealed("o1", &newer).unwrap().unwrap().requested);
+        assert_eq!(shipments.update_sealed(write("newer"), &newer).unwrap(), Written::Accepted);
+        assert_eq!(shipments.update_sealed(write("stale"), &stale).unwrap(), Written::Refused);
+        assert!(shipments.read_sealed("o1", &stale).unwrap_err().is_fenced());
         let row = shipments.read("o1").unwrap().unwrap();
-        assert_eq!(row, Row { requested: true, tracking: Some("newer".into()), lock_token: 34 });
+        assert_eq!(row, Row { requested: true, tracking: Some("newer".into()) });
         assert!(shipments.overwrites().unwrap().is_empty());
-        let elsewhere = Write { order: "o3", ..write("any", 35) };
-        assert_eq!(shipments.update_fenced(elsewhere).unwrap(), Written::NoSuchOrder);
+        let elsewhere = Write { order: "o3", ..write("any") };
+        assert_eq!(shipments.update_sealed(elsewhere, &newer).unwrap(), Written::NoSuchOrder);
         assert_eq!(shipments.update(elsewhere).unwrap(), Written::NoSuchOrder);
         assert_eq!(shipments.requested().unwrap(), 1);
     }

@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use super::conduct::{TTL, WORKERS};
 use super::events::Events;
+use super::lost_update::{IN_STOCK, Scene};
 use super::tally::{Outcome, Part, Story};
 use super::wire::Step;
 use crate::output::{Style, styled};
 
 /// What readers shall leave with.
-pub(super) const LESSON: &str = "Two holders can overlap; with the fencing check a stale write cannot get in. An external API cannot check a \
+pub(super) const LESSON: &str = "Two holders can overlap; with the seal a stale write cannot get in. An external API cannot check a \
      fencing token: it needs an idempotency key.";
 
 const HEADINGS: [&str; 7] = [
@@ -23,7 +24,7 @@ const HEADINGS: [&str; 7] = [
 ];
 
 /// The whole summary.
-pub(super) fn text(outcomes: &[Outcome], events: &Events, store: &str) -> String {
+pub(super) fn text(outcomes: &[Outcome], scenes: &[Scene], events: &Events, store: &str) -> String {
     let mut text = format!(
         "{} orders in {} payment events ({} delivered twice), each event to {} worker processes.\nStore: {store}. \
          Leases of {TTL:?}, renewed.\n\n",
@@ -37,6 +38,7 @@ pub(super) fn text(outcomes: &[Outcome], events: &Events, store: &str) -> String
         let stories = outcomes.iter().filter_map(|outcome| Some((outcome, outcome.stories.get(index)?)));
         text.push_str(&freeze(index + 1, &stories.collect::<Vec<_>>()));
     }
+    text.push_str(&lost_update(scenes));
     text.push('\n');
     text.push_str(&styled(LESSON, Style::Bold));
     text.push('\n');
@@ -53,7 +55,7 @@ fn table(outcomes: &[Outcome]) -> String {
                 grouped(outcome.shipments),
                 grouped(outcome.duplicates),
                 grouped(outcome.stale_accepted),
-                if outcome.way.fencing_check { grouped(outcome.stale_refused) } else { "-".to_owned() },
+                if outcome.way.sealed { grouped(outcome.stale_refused) } else { "-".to_owned() },
                 format!("{:.1} s", outcome.took.as_secs_f64()),
             ]
         })
@@ -99,6 +101,40 @@ fn freeze(number: usize, stories: &[(&Outcome, &Story)]) -> String {
     text
 }
 
+/// What the schedule is, for the table and the page.
+pub(super) fn schedule() -> String {
+    format!(
+        "Lost update: {IN_STOCK} boxes. A holder reads, its lease ends, the next one reads, the first takes a box and \
+         writes, the next one takes a box and writes."
+    )
+}
+
+fn lost_update(scenes: &[Scene]) -> String {
+    let mut text = format!("\n{}\n", styled(&schedule(), Style::Bold));
+    let width = scenes.iter().map(|scene| scene.title().len()).max().unwrap_or(0);
+    for scene in scenes {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:<width$}  {}", scene.title(), came_of(scene));
+    }
+    text
+}
+
+fn came_of(scene: &Scene) -> String {
+    let (stale, newer) = (scene.stale.to_string(), scene.newer.to_string());
+    let (stale, newer) = cut(&stale, &newer);
+    let refused = match scene.refused() {
+        0 => String::new(),
+        refused => format!(", {refused} {} (token {stale} after {newer})", styled("refused", Style::Green)),
+    };
+    let writes = if scene.accepted == 1 { "write" } else { "writes" };
+    let lost = match scene.lost() {
+        0 => "nothing is lost".to_owned(),
+        1 => styled("an update is lost", Style::Red),
+        lost => styled(&format!("{lost} updates are lost"), Style::Red),
+    };
+    format!("{} {writes} accepted{refused}, {} boxes left: {lost}", scene.accepted, scene.left)
+}
+
 /// What became of the frozen worker's request and write.
 fn sentence(outcome: &Outcome, story: &Story) -> String {
     let parcels = match story.shipments {
@@ -125,13 +161,19 @@ fn sentence(outcome: &Outcome, story: &Story) -> String {
 
 /// The tokens of a story, cut to what tells them apart.
 fn short_tokens(stale: &Part, newer: &Part) -> (Option<String>, Option<String>) {
-    const SHOWN_LEAST: usize = 4;
     let text = |part: &Part| part.token.map(|token| token.to_string());
     let (Some(own), Some(newer)) = (text(stale), text(newer)) else { return (text(stale), text(newer)) };
+    let (own, newer) = cut(&own, &newer);
+    (Some(own), Some(newer))
+}
+
+/// Two tokens without the beginning that they share.
+pub(super) fn cut(own: &str, newer: &str) -> (String, String) {
+    const SHOWN_LEAST: usize = 4;
     let same = own.bytes().zip(newer.bytes()).take_while(|(own, newer)| own == newer).count();
     let same = same.min(own.len().saturating_sub(SHOWN_LEAST));
     let cut = |token: &str| if same == 0 { token.to_owned() } else { format!("…{}", &token[same..]) };
-    (Some(cut(&own)), Some(cut(&newer)))
+    (cut(own), cut(newer))
 }
 
 fn count(times: usize) -> String {

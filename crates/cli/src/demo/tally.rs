@@ -27,7 +27,7 @@ pub(super) struct Outcome {
     pub(super) requests_per_order: BTreeMap<usize, usize>,
     /// Writes that replaced the tracking number another worker had written.
     pub(super) stale_accepted: usize,
-    /// Writes that the fencing check refused.
+    /// Writes that the seal refused.
     pub(super) stale_refused: usize,
     /// Leases that were lost before they were given back.
     pub(super) leases_lost: usize,

@@ -9,34 +9,22 @@ pub(super) struct Way {
     pub(super) title: &'static str,
     /// Whether the order is locked while it is worked on.
     pub(super) lock: bool,
-    /// Whether the row refuses a write whose fencing token is not newer than the one it has.
-    pub(super) fencing_check: bool,
+    /// Whether the order is sealed with the fencing token before it is read, and again before it is written.
+    pub(super) sealed: bool,
     /// Whether requests carry an idempotency key and the carrier honours it.
     pub(super) idempotency_key: bool,
 }
 
 /// From nothing to everything, each adding one thing.
 pub(super) const WAYS: [Way; 4] = [
-    Way { key: "no-lock", title: "no lock", lock: false, fencing_check: false, idempotency_key: false },
-    Way {
-        key: "lock",
-        title: "lock, plain UPDATE",
-        lock: true,
-        fencing_check: false,
-        idempotency_key: false,
-    },
-    Way {
-        key: "lock-fencing",
-        title: "lock + fencing check",
-        lock: true,
-        fencing_check: true,
-        idempotency_key: false,
-    },
+    Way { key: "no-lock", title: "no lock", lock: false, sealed: false, idempotency_key: false },
+    Way { key: "lock", title: "lock, plain UPDATE", lock: true, sealed: false, idempotency_key: false },
+    Way { key: "lock-fencing", title: "lock + seal", lock: true, sealed: true, idempotency_key: false },
     Way {
         key: "lock-fencing-idempotency",
-        title: "lock + fencing check + idempotency key",
+        title: "lock + seal + idempotency key",
         lock: true,
-        fencing_check: true,
+        sealed: true,
         idempotency_key: true,
     },
 ];

@@ -14,8 +14,8 @@ pub(super) struct Job {
     pub(super) label: String,
     /// The store to lock in; none in the way of running without a lock.
     pub(super) store: Option<StoreJob>,
-    /// Whether rows refuse writes under older fencing tokens.
-    pub(super) fencing_check: bool,
+    /// Whether an order is sealed before it is read and written.
+    pub(super) sealed: bool,
     /// Whether requests carry an idempotency key.
     pub(super) idempotency_key: bool,
     /// Where the carrier takes requests.

@@ -135,14 +135,12 @@ impl Worker {
         let guard = self.lock(order)?;
         let held = now();
         let token = guard.as_ref().map(|guard| guard.fencing_token().get());
-        let row =
-            self.shipments.read(order).map_err(|error| database(&error))?.ok_or_else(|| no_row(order))?;
         let (mut posted, mut written) = (None, None);
-        if !row.requested {
+        if !self.is_requested(order, guard.as_ref())? {
             self.stop(Stop { position, step: Step::Post }, guard.as_ref())?;
             let request = self.post(order)?;
             self.stop(Stop { position, step: Step::Update }, guard.as_ref())?;
-            written = Some(self.update(order, &request.tracking, token.unwrap_or(0))?);
+            written = Some(self.update(order, &request.tracking, guard.as_ref())?);
             posted = Some(request);
         }
         let kept =
@@ -179,16 +177,25 @@ impl Worker {
         Ok(Posted { sent, answered: now(), tracking: shipment.tracking })
     }
 
-    fn update(&self, order: &str, tracking: &str, token: u64) -> Result<WrittenAt, Failure> {
-        // Fencing tokens are below 2^53.
-        let token = i64::try_from(token).map_err(|error| Failure::other(error.to_string()))?;
-        let write = Write { order, tracking, token, worker: &self.job.label };
-        let written = if self.job.fencing_check {
-            self.shipments.update_fenced(write)
-        } else {
-            self.shipments.update(write)
+    /// Whether a shipment of the order was requested. A newer holder that came before the first look does it.
+    fn is_requested(&self, order: &str, guard: Option<&Guard>) -> Result<bool, Failure> {
+        let row = match guard.filter(|_| self.job.sealed) {
+            Some(guard) => match self.shipments.read_sealed(order, guard) {
+                Err(refused) if refused.is_fenced() => return Ok(true),
+                read => read.map_err(|error| database(&error))?,
+            },
+            None => self.shipments.read(order).map_err(|error| database(&error))?,
         };
-        match written.map_err(|error| database(&error))? {
+        row.map(|row| row.requested).ok_or_else(|| no_row(order))
+    }
+
+    fn update(&self, order: &str, tracking: &str, guard: Option<&Guard>) -> Result<WrittenAt, Failure> {
+        let write = Write { order, tracking, worker: &self.job.label };
+        let written = match guard.filter(|_| self.job.sealed) {
+            Some(guard) => self.shipments.update_sealed(write, guard).map_err(|error| database(&error))?,
+            None => self.shipments.update(write).map_err(|error| database(&error))?,
+        };
+        match written {
             Written::Accepted => Ok(WrittenAt { at: now(), accepted: true }),
             Written::Refused => Ok(WrittenAt { at: now(), accepted: false }),
             Written::NoSuchOrder => Err(no_row(order)),
@@ -219,7 +226,7 @@ fn connect(store: &StoreJob, label: &str) -> Result<Client, Failure> {
     Ok(block_on(builder.connect(&store.url))?)
 }
 
-fn database(error: &rusqlite::Error) -> Failure {
+fn database(error: &dyn std::fmt::Display) -> Failure {
     Failure::other(format!("the database of the shipments failed: {error}"))
 }
 

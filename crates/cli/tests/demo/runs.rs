@@ -53,6 +53,21 @@ fn check(report: &Value, orders: u64) {
             assert_eq!(freeze["tracking_in_the_end"], writer["tracking"], "{freeze:#}");
         }
     }
+    // The update that a check on write loses is kept by the seal, on the same schedule.
+    let scenes = report["lost_update"].as_array().unwrap();
+    for (scene, (way, accepted, refused, lost)) in
+        scenes.iter().zip([("check-on-write", 2, 0, 1), ("seal", 1, 1, 0)])
+    {
+        assert!(number(&scene["stale_token"]) < number(&scene["newer_token"]), "{scene:#}");
+        let counted =
+            ["way", "writes_accepted", "writes_refused", "updates_lost", "left"].map(|key| &scene[key]);
+        assert_eq!(
+            counted,
+            [&json!(way), &json!(accepted), &json!(refused), &json!(lost), &json!(9)],
+            "{scene:#}"
+        );
+    }
+    assert_eq!(scenes.len(), 2);
     let counts = |key: &str| {
         let way = way(report, key);
         ["duplicate_shipments", "stale_writes_accepted", "stale_writes_refused"]
@@ -117,11 +132,14 @@ fn the_table_tells_the_same_for_people() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for words in [
         "6 orders in 7 payment events (1 delivered twice), each event to 3 worker processes.",
-        "lock + fencing check + idempotency key",
+        "lock + seal + idempotency key",
         "its stale write was accepted",
         "its stale write was refused",
         "asked twice, 1 parcel",
-        "with the fencing check a stale write cannot get in",
+        "with the seal a stale write cannot get in",
+        "check on write only   2 writes accepted, 9 boxes left: an update is lost",
+        "seal before the read  1 write accepted, 1 refused (token …",
+        "9 boxes left: nothing is lost",
         "Who held which order when: leasehold-demo.html",
     ] {
         assert!(text.contains(words), "{words} is missing in:\n{text}");

@@ -276,8 +276,8 @@ function drawFreezes() {
     const place = tales[0].freeze.before_post ? "between reading the row and the POST" : "between POST and UPDATE";
     section.append(html("h2", {}, `Freeze ${index + 1}: stopped ${place}`));
     section.append(html("p", {}, tales[0].freeze.before_post
-      ? `Order ${tales[0].order}. The fencing check keeps the row right, but a carrier cannot check a token: only an idempotency key, made from the operation, stops the second parcel.`
-      : `Order ${tales[0].order}. The stopped worker cannot know that its time is over, and goes on where it was. A plain UPDATE takes its stale write; an UPDATE that compares fencing tokens does not.`));
+      ? `Order ${tales[0].order}. The seal keeps the row right, but a carrier cannot check a token: only an idempotency key, made from the operation, stops the second parcel.`
+      : `Order ${tales[0].order}. The stopped worker cannot know that its time is over, and goes on where it was. A plain UPDATE takes its stale write; a transaction that begins with the seal does not.`));
     for (const tale of tales) {
       section.append(html("article", { class: "panel" },
         html("header", {}, html("h3", {}, tale.run.title), ...chips(tale)),
