@@ -102,6 +102,23 @@ impl OnceAttempt {
 ///
 /// Say how it went with [`Claimed::complete`] or [`Claimed::fail`]. One that is dropped, or whose process dies, leaves
 /// the operation *unknown*: the next caller is told so and runs it again, under the same idempotency key.
+///
+/// ```
+/// # async fn ask_carrier(_: &str) -> Result<String, std::io::Error> { Ok("JD014600001".into()) }
+/// # async fn example(client: &leasehold_core::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_core::{Claim, Failed};
+///
+/// match client.once("ship:1001")?.claim().await? {
+///     Claim::Done(tracking) => println!("was shipped: {}", String::from_utf8_lossy(&tracking)),
+///     Claim::InProgress(busy) => println!("{busy}"),
+///     Claim::Claimed(claimed) => match ask_carrier(claimed.attempt().idempotency_key().as_str()).await {
+///         Ok(tracking) => claimed.complete(tracking).await?,
+///         Err(_timeout) => claimed.fail(Failed::Unknown).await?,
+///     },
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a claim that is dropped gives the operation up"]
 pub struct Claimed {

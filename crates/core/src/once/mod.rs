@@ -12,17 +12,16 @@
 
 mod claim;
 mod key;
+mod outcome;
 mod record;
 
-use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, LostCause};
-use crate::fencing::FencingToken;
+use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
 use crate::lock::{Attempt, Busy, Lock, until_lost};
 use crate::mutation::{Rule, on};
@@ -34,6 +33,7 @@ use crate::store::{StoreFuture, SwapReply, SwapRequest, Then};
 pub use claim::{Claim, Claimed, Failed, MAX_RESULT_BYTES, OnceAttempt, Previous};
 use key::Fingerprint;
 pub use key::{IdempotencyKey, idempotency_key};
+pub use outcome::{OnceError, OnceOutcome};
 use record::{Record, State};
 
 /// How long a record is kept unless something else is asked for: 24 h, as APIs that honour idempotency keys do.
@@ -58,102 +58,6 @@ pub enum IfUnknown {
     RunAgain,
     /// Report `OutcomeUnknown`: somebody has to look. Until then nobody who says so runs it.
     Refuse,
-}
-
-/// What became of an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "AlreadyDone means that the body did not run"]
-pub enum OnceOutcome<T> {
-    /// The body ran, and its result is kept.
-    Ran(T),
-    /// It was done before: the result that was kept.
-    AlreadyDone(Vec<u8>),
-}
-
-/// Why an operation has no result now.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OnceError<T, E> {
-    /// Somebody else is at it, until the time to wait was over. The body did not run.
-    InProgress(Busy),
-    /// The operation of this name was asked for with another request. The body did not run.
-    DifferentRequest(Error),
-    /// An earlier attempt may have acted, and [`IfUnknown::Refuse`] was asked for. The body did not run.
-    OutcomeUnknown(Error),
-    /// The store failed before the body ran.
-    Store(Error),
-    /// The body failed. Others may run it again.
-    Body(E),
-    /// The lease was lost while the body ran. The record says *unknown*, and somebody else may be at it.
-    Lost {
-        /// How it was lost.
-        cause: LostCause,
-        /// The token the body ran under.
-        fencing_token: FencingToken,
-        /// What the body returned, if it completed before it could be cancelled.
-        value: Option<T>,
-    },
-    /// The body succeeded and its result is larger than [`MAX_RESULT_BYTES`], so it was not kept.
-    TooLarge {
-        /// What the body returned.
-        value: T,
-        /// How large it is.
-        error: Error,
-    },
-    /// The body succeeded, and whether its result was kept is not known, or it could not be.
-    NotKept {
-        /// What the body returned.
-        value: T,
-        /// Why.
-        error: Error,
-    },
-}
-
-impl<T, E> OnceError<T, E> {
-    pub(crate) fn before(error: Error) -> Self {
-        match error.kind() {
-            ErrorKind::DifferentRequest => Self::DifferentRequest(error),
-            ErrorKind::OutcomeUnknown => Self::OutcomeUnknown(error),
-            _ => Self::Store(error),
-        }
-    }
-
-    pub(crate) fn after(value: T, error: Error, fencing_token: FencingToken) -> Self {
-        match error.kind() {
-            ErrorKind::Lost(cause) => Self::Lost { cause, fencing_token, value: Some(value) },
-            ErrorKind::TooLarge => Self::TooLarge { value, error },
-            _ => Self::NotKept { value, error },
-        }
-    }
-}
-
-impl<T, E: fmt::Display> fmt::Display for OnceError<T, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InProgress(busy) => write!(f, "in progress: {busy}"),
-            Self::Lost { cause, .. } => write!(f, "the lease was lost while the operation ran: {cause}"),
-            Self::Body(error) => error.fmt(f),
-            Self::DifferentRequest(error)
-            | Self::OutcomeUnknown(error)
-            | Self::Store(error)
-            | Self::TooLarge { error, .. }
-            | Self::NotKept { error, .. } => error.fmt(f),
-        }
-    }
-}
-
-impl<T: fmt::Debug, E: std::error::Error + 'static> std::error::Error for OnceError<T, E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Body(error) => error.source(),
-            Self::DifferentRequest(error)
-            | Self::OutcomeUnknown(error)
-            | Self::Store(error)
-            | Self::TooLarge { error, .. }
-            | Self::NotKept { error, .. } => error.source(),
-            Self::InProgress(_) | Self::Lost { .. } => None,
-        }
-    }
 }
 
 impl Client {
@@ -184,6 +88,24 @@ impl Client {
 /// its records (eviction, flush, failover) runs again, too.
 ///
 /// The name is an ordinary lock: `client.lock` of the same name excludes it, and operators see who is at it.
+///
+/// ```
+/// # async fn ask_carrier(_: &str) -> Result<String, std::io::Error> { Ok("JD014600001".into()) }
+/// # async fn example(client: &leasehold_core::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_core::OnceOutcome;
+///
+/// let shipped = client
+///     .once("ship:1001")?
+///     .fingerprint("ship order 1001")
+///     .run(|attempt| async move { ask_carrier(attempt.idempotency_key().as_str()).await })
+///     .await?;
+/// match shipped {
+///     OnceOutcome::Ran(tracking) => println!("shipped: {tracking}"),
+///     OnceOutcome::AlreadyDone(tracking) => println!("was shipped: {}", String::from_utf8_lossy(&tracking)),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "an operation does nothing until it is run or claimed"]
 pub struct Once {
