@@ -17,8 +17,6 @@ use crate::report::Report;
 
 const ROUNDS: usize = 7;
 const SPAN: Duration = Duration::from_millis(500);
-/// The seal beside the bare statement that it cannot do without.
-const TARGET: f64 = 0.8;
 const TABLES: &str = "CREATE TABLE stock (id BIGINT PRIMARY KEY, amount BIGINT NOT NULL);
     INSERT INTO stock VALUES (7, 0);
     CREATE TABLE bare (resource VARCHAR(100) PRIMARY KEY, fence BIGINT NOT NULL, owner VARCHAR(40) NOT NULL);";
@@ -29,7 +27,8 @@ pub(crate) fn run() -> Done {
     let mut report = Report::new(
         "seal",
         "A transaction that reads a row, adds 1 and writes it: with plain statements, with a bare upsert of a guard \
-         row before them, and sealed. Transactions per second, one connection.",
+         row before them, and sealed. Transactions per second, one connection. That the seal takes one round trip, or \
+         none of its own beside the first read, is counted on the wire by a test (round_trips.rs of leasehold-seal).",
     );
     let owner = OwnerToken::generate(&SystemEntropy, &leasehold::Label::new("bench")?)?;
     let fence = FencingToken::new(1_700_000_000_000_000).ok_or("no token")?;
@@ -76,11 +75,10 @@ fn compare(
         ]);
     }
     report.table(&rows);
-    let ratio = figures[3] / figures[2];
-    report.target(
-        &format!("{database}: sealed at least {TARGET} × the bare upsert: {ratio:.2}"),
-        ratio >= TARGET,
-    );
+    report.line(&format!(
+        "- {database}: the seal is one statement more; sealed {:.2} × the rate with the bare upsert.",
+        figures[3] / figures[2]
+    ));
     report.line("");
     Ok(())
 }
