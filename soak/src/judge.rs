@@ -57,6 +57,8 @@ pub(super) struct Counts {
 pub(super) struct Judge {
     record: Record,
     names: BTreeMap<String, VecDeque<Hold>>,
+    /// When each life of a worker was ended.
+    kills: BTreeMap<(usize, u64), Micros>,
     pub(super) counts: Counts,
     /// Who was granted a name last, as far as it is known here.
     last_holder: Arc<AtomicUsize>,
@@ -80,6 +82,7 @@ impl Judge {
         Self {
             record,
             names: BTreeMap::new(),
+            kills: BTreeMap::new(),
             counts: Counts::default(),
             last_holder,
             said: BTreeMap::new(),
@@ -101,7 +104,9 @@ impl Judge {
                 self.violation(format!("worker {worker} (life {life}): {error}"));
             }
             News::Said { .. } => {}
-            News::Killed { worker, life, at } => self.killed(worker, life, at),
+            News::Killed { worker, life, at } => {
+                self.kills.insert((worker, life), at);
+            }
             News::Silent { worker, life } => self.silent(worker, life),
             News::Died { worker, how } => {
                 self.violation(format!("worker {worker} ended by itself: {how}"));
@@ -215,16 +220,6 @@ impl Judge {
         }
     }
 
-    fn killed(&mut self, worker: usize, life: u64, at: Micros) {
-        for holds in self.names.values_mut() {
-            for hold in holds.iter_mut() {
-                if hold.worker == worker && hold.life == life && !hold.finished {
-                    hold.killed_at = Some(at);
-                }
-            }
-        }
-    }
-
     /// A worker's last line is here, so holds that it did not end were cut short by its kill.
     fn silent(&mut self, worker: usize, life: u64) {
         let names: Vec<_> = self.names.keys().cloned().collect();
@@ -232,8 +227,9 @@ impl Judge {
             let open = |hold: &Hold| hold.worker == worker && hold.life == life && !hold.finished;
             while let Some(index) = self.names.get(&name).and_then(|holds| holds.iter().position(open)) {
                 self.counts.killed_holding += 1;
+                let killed_at = self.kills.get(&(worker, life)).copied();
                 if let Some(hold) = self.names.get_mut(&name).and_then(|holds| holds.get_mut(index)) {
-                    hold.finished = true;
+                    (hold.finished, hold.killed_at) = (true, killed_at);
                 }
                 self.finish(&name, index);
             }
@@ -471,8 +467,11 @@ mod tests {
         hear(&mut judge, 3, got);
         judge.hear(News::Killed { worker: 3, life: 0, at: 101 * SECOND });
         judge.hear(News::Silent { worker: 3, life: 0 });
-        hold(&mut judge, 1, 2, 102, 103, "added");
+        let got = Line::Got { name: "hot:0".into(), token: 2, asked: 99 * SECOND, at: 102 * SECOND };
+        hear(&mut judge, 1, got);
+        judge.hear(News::Silent { worker: 1, life: 0 });
         judge.conclude();
-        assert_eq!((judge.counts.killed_holding, judge.violation_count), (1, 0));
+        assert_eq!((judge.counts.killed_holding, judge.violation_count), (2, 0));
+        assert_eq!(judge.take_overs, [SECOND]);
     }
 }
