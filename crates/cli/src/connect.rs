@@ -1,7 +1,7 @@
 //! From the options that name a store to a client.
 
 use leasehold::{Client, ClientBuilder, Error, Namespace};
-use leasehold_redis::RedisConfig;
+use leasehold_redis::{ClusterConfig, RedisConfig};
 
 use crate::args::StoreArgs;
 use crate::failure::Failure;
@@ -51,6 +51,9 @@ pub(crate) fn is_redis(url: &str) -> bool {
 pub(crate) fn namespace(args: &StoreArgs) -> Result<Namespace, Error> {
     match (&args.namespace, &args.store) {
         (Some(namespace), _) => Namespace::new(namespace),
+        (None, Some(url)) if ClusterConfig::is_cluster_url(url) => {
+            Ok(ClusterConfig::from_url(url)?.namespace().clone())
+        }
         (None, Some(url)) if is_redis(url) => Ok(RedisConfig::from_url(url)?.namespace().clone()),
         _ => Ok(Namespace::default()),
     }

@@ -1,6 +1,7 @@
 //! `leasehold doctor`: prints what the store's own examination found.
 
 use leasehold::{Finding, Severity};
+use leasehold_redis::ClusterConfig;
 use serde_json::json;
 
 use crate::args::{DoctorArgs, StoreArgs};
@@ -47,7 +48,9 @@ fn print_rights(store: &StoreArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--acl is for Redis and Valkey: this store has no users of its own"));
     }
     let namespace = connect::namespace(store)?;
-    output::data(&format!("{}\n", leasehold::smallest_acl(&namespace)))
+    let in_cluster = ClusterConfig::is_cluster_url(connect::url(store)?);
+    let rules = if in_cluster { leasehold::smallest_cluster_acl } else { leasehold::smallest_acl };
+    output::data(&format!("{}\n", rules(&namespace)))
 }
 
 fn line(finding: &Finding) -> String {

@@ -193,6 +193,12 @@ impl EventSink for Shared {
                     self.waiters.recheck_all();
                 }
             }
+            StoreEvent::AskAgain { owner } => {
+                if on(Rule::RecheckAfterReconnect) {
+                    self.waiters.recheck(&owner);
+                }
+            }
+            StoreEvent::StepByStep { operation } => crate::observe::step_by_step(operation),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The keeper: the task on the engine's own thread that renews leases in order of their deadlines, many per
 //! round trip, tells holders of a loss, and runs clean-ups.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use crate::store::{RenewReply, RenewRequest};
 const BATCH: usize = 256;
 /// Round trips under way at once, so that a slow one does not hold up the others.
 const BATCHES_UNDER_WAY: usize = 16;
+/// Servers whose round trips are counted apart; when there were more, the count begins anew.
+const MOST_GROUPS: usize = 1_024;
 /// Leases looked at before the keeper lets other tasks run.
 const TURN: usize = 4096;
 /// A renewal without a reply is tried again after this part of the lease at the latest.
@@ -32,14 +35,14 @@ const LAST_WORK: Duration = Duration::from_secs(5);
 
 /// Runs until the client is abandoned and its clean-ups are done.
 pub(crate) async fn keep(shared: Arc<Shared>) {
-    let slots = Arc::new(Semaphore::new(BATCHES_UNDER_WAY));
+    let mut slots = HashMap::new();
     let mut ends_at = Moment::NEVER;
     loop {
         CleanUps::start(&shared);
         let now = shared.now();
         let due = shared.schedule().take_due(now, TURN);
         let more = due.len() == TURN;
-        renew(&shared, &slots, step_all(&shared, due, now));
+        renew(&shared, &mut slots, step_all(&shared, due, now));
         if more {
             tokio::task::yield_now().await;
             continue;
@@ -72,18 +75,32 @@ fn step_all(shared: &Shared, due: Vec<Arc<LeaseCell>>, now: Moment) -> Vec<Arc<L
     renewals
 }
 
-/// Sends renewals in batches; short leases apart from long ones, so that neither waits for the other's timeout.
-fn renew(shared: &Arc<Shared>, slots: &Arc<Semaphore>, cells: Vec<Arc<LeaseCell>>) {
-    let (short, long): (Vec<_>, Vec<_>) = cells.into_iter().partition(|cell| timeout(cell) < COMMAND_TIMEOUT);
-    for batch in short.chunks(BATCH).chain(long.chunks(BATCH)) {
-        let (shared, slots, batch) = (Arc::clone(shared), Arc::clone(slots), batch.to_vec());
-        shared.renewals_under_way.fetch_add(1, Ordering::AcqRel);
-        tokio::spawn(async move {
-            // The semaphore is never closed, so a slot is always given.
-            let _slot = slots.acquire().await;
-            renew_batch(&shared, &batch).await;
-            shared.renewals_under_way.fetch_sub(1, Ordering::AcqRel);
-        });
+/// Round trips under way to each server of the store.
+type Slots = HashMap<u64, Arc<Semaphore>>;
+
+/// Sends renewals in batches; short leases apart from long ones and those of one server apart from those of others,
+/// so that none waits for the other's timeout.
+fn renew(shared: &Arc<Shared>, slots: &mut Slots, cells: Vec<Arc<LeaseCell>>) {
+    let mut groups = BTreeMap::<_, Vec<_>>::new();
+    for cell in cells {
+        let server = if on(Rule::IsolateServers) { shared.store.renewal_group(&cell.name) } else { 0 };
+        groups.entry((timeout(&cell) >= COMMAND_TIMEOUT, server)).or_default().push(cell);
+    }
+    if slots.len() > MOST_GROUPS {
+        slots.clear();
+    }
+    for ((_, server), cells) in groups {
+        let slots = slots.entry(server).or_insert_with(|| Arc::new(Semaphore::new(BATCHES_UNDER_WAY)));
+        for batch in cells.chunks(BATCH) {
+            let (shared, slots, batch) = (Arc::clone(shared), Arc::clone(slots), batch.to_vec());
+            shared.renewals_under_way.fetch_add(1, Ordering::AcqRel);
+            tokio::spawn(async move {
+                // The semaphore is never closed, so a slot is always given.
+                let _slot = slots.acquire().await;
+                renew_batch(&shared, &batch).await;
+                shared.renewals_under_way.fetch_sub(1, Ordering::AcqRel);
+            });
+        }
     }
 }
 

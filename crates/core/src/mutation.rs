@@ -53,6 +53,8 @@ rules! {
     EntryPerLease = "entry-per-lease",
     /// Trap 16: the error of one lease does not stop the renewal of others.
     IsolateRenewals = "isolate-renewals",
+    /// Trap 16: a server of a store that hangs does not hold up the renewals of others.
+    IsolateServers = "isolate-servers",
     /// Trap 17: renewals go out in deadline order.
     DeadlineOrder = "deadline-order",
     /// Trap 18: `max_hold` ends a hold that is renewed for ever.

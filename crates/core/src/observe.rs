@@ -96,6 +96,11 @@ pub(crate) fn asked_again(reason: &'static str) {
     counter!("leasehold_asked_again_total", "reason" => reason).increment(1);
 }
 
+/// A store did an operation (`acquire`, `release`) step by step, since it could not do it in one.
+pub(crate) fn step_by_step(operation: &'static str) {
+    counter!("leasehold_step_by_step_total", "operation" => operation).increment(1);
+}
+
 /// A waiter is queued without a channel, so it polls.
 pub(crate) fn polling_fallback() {
     counter!("leasehold_polling_fallbacks_total").increment(1);

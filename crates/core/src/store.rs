@@ -57,6 +57,12 @@ pub trait Store: Send + Sync + 'static {
     /// never re-creates one. One reply per request, in order: an error of one never touches another.
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Result<RenewReply, Error>>>;
 
+    /// Leases whose renewals go to the same server have the same number: those of others go out apart, and none
+    /// waits for the others' server.
+    fn renewal_group(&self, _name: &Name) -> u64 {
+        0
+    }
+
     /// Looks at one name without changing anything; `None` when it is free and nobody waits.
     fn inspect<'a>(&'a self, name: &'a Name) -> StoreFuture<'a, Result<Option<Inspection>, Error>>;
 
@@ -419,6 +425,17 @@ pub enum StoreEvent {
     },
     /// The connection was made anew: messages may have been missed, so every waiter must ask again.
     Reconnected,
+    /// Messages to one owner may have been missed: it must ask again.
+    AskAgain {
+        /// The waiter's owner token.
+        owner: OwnerToken,
+    },
+    /// An operation was done step by step, since the store cannot do it in one at present. The name is granted and
+    /// given back safely, but waiters of other processes are served when they ask, in no order.
+    StepByStep {
+        /// Which one: `acquire` or `release`.
+        operation: &'static str,
+    },
 }
 
 /// Takes what a store tells without being asked. Called from the store's own threads: it must not block.

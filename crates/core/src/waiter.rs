@@ -111,6 +111,11 @@ impl Waiters {
         }
     }
 
+    /// Tells a waiter that messages to it may have been missed.
+    pub(crate) fn recheck(&self, owner: &OwnerToken) {
+        self.deliver(owner, |mail| mail.recheck = true);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

@@ -26,6 +26,8 @@ impl Client {
     /// | `redis://[user:password@]host[:port][/db]` | a Redis or Valkey server (feature `redis`, on by default) |
     /// | `rediss://…` | the same over TLS (feature `tls`) |
     /// | `redis+unix:///path` | the same over a Unix socket |
+    /// | `redis+cluster://[user:password@]host[:port][,host[:port]…]` | a Redis or Valkey Cluster; any node will do, several are tried in turn |
+    /// | `rediss+cluster://…` | the same over TLS (feature `tls`) |
     /// | `local` | a SQLite file in the user's state directory (feature `sqlite`) |
     /// | `sqlite:PATH` | that SQLite file (feature `sqlite`) |
     /// | `memory:` | this client's own memory, for tests |
@@ -150,6 +152,10 @@ impl ClientBuilder {
             return start(self.settings, move || memory(&clock)).await;
         }
         #[cfg(feature = "redis")]
+        if leasehold_redis::ClusterConfig::is_cluster_url(url) {
+            return self.connect_cluster(url).await;
+        }
+        #[cfg(feature = "redis")]
         if url.starts_with("redis") {
             return self.connect_redis(url).await;
         }
@@ -161,6 +167,23 @@ impl ClientBuilder {
             return start(self.settings, move || sqlite(path.clone(), options.clone())).await;
         }
         Err(unknown(url))
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_cluster(self, url: &str) -> Result<Client, Error> {
+        let mut config = leasehold_redis::ClusterConfig::from_url(url)?;
+        if let Some(namespace) = self.namespace {
+            config = config.with_namespace(namespace)?;
+        }
+        let mut settings = self.settings;
+        settings.label = settings.label.or_else(|| config.label().cloned());
+        let cluster = config.describe();
+        let client = start(settings, move || redis_cluster(config.clone())).await;
+        client.map_err(
+            |error| {
+                if error.to_string().contains(&cluster) { error } else { error.context(cluster) }
+            },
+        )
     }
 
     #[cfg(feature = "redis")]
@@ -213,6 +236,14 @@ fn sqlite_path(url: &str) -> Result<Option<std::path::PathBuf>, Error> {
 fn redis(config: leasehold_redis::RedisConfig) -> Connecting {
     Box::pin(async move {
         let store: Arc<dyn Store> = Arc::new(leasehold_redis::RedisStore::connect(config).await?);
+        Ok(store)
+    })
+}
+
+#[cfg(feature = "redis")]
+fn redis_cluster(config: leasehold_redis::ClusterConfig) -> Connecting {
+    Box::pin(async move {
+        let store: Arc<dyn Store> = Arc::new(leasehold_redis::ClusterStore::connect(config).await?);
         Ok(store)
     })
 }

@@ -41,7 +41,7 @@ pub use leasehold_core::{
     idempotency_key,
 };
 #[cfg(feature = "redis")]
-pub use leasehold_redis::smallest_acl;
+pub use leasehold_redis::{smallest_acl, smallest_cluster_acl};
 /// Refuses stale holders where they write: features `seal`, `seal-postgres`, `seal-sqlite`.
 #[cfg(feature = "seal")]
 pub use leasehold_seal as seal;

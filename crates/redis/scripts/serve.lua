@@ -17,8 +17,11 @@ local function polls(connection)
 end
 
 -- Tells the first waiter that it is the first, and how long the present lease lasts.
+--
+-- It may come after a grant was published, so nothing in it fails: in a cluster a queue that has just become
+-- empty cannot be read while its slot migrates.
 local function tell_head(prefix, remaining)
-  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  local head = redis.pcall('ZRANGE', KEYS[2], 0, 0)[1]
   if not head then return end
   local connection, _, token = read_entry(head)
   if not connection or polls(connection) then return end

@@ -4,32 +4,17 @@ use leasehold_core::Namespace;
 
 use crate::keys::Keys;
 
-/// Everything that is sent, and everything scripts call. HELLO and AUTH are open to everybody. Without INFO it is
-/// only not known whether the server evicts leases.
-const COMMANDS: [&str; 22] = [
-    "select",
-    "info",
-    "ping",
-    "time",
-    "eval",
-    "evalsha",
-    "get",
-    "set",
-    "del",
-    "exists",
-    "pttl",
-    "pexpire",
-    "zadd",
-    "zrem",
-    "zrange",
-    "zrank",
-    "zscore",
-    "subscribe",
-    "publish",
-    "pubsub|numsub",
-    "scan",
-    "type",
+/// Everything that is sent, and everything scripts call, wherever. HELLO and AUTH are open to everybody. Without INFO
+/// it is only not known whether the server evicts leases.
+const COMMANDS: [&str; 18] = [
+    "info", "ping", "time", "eval", "evalsha", "get", "set", "del", "exists", "pttl", "pexpire", "zadd",
+    "zrem", "zrange", "zrank", "zscore", "scan", "type",
 ];
+/// … on a single server.
+const ON_ONE_SERVER: [&str; 4] = ["select", "subscribe", "publish", "pubsub|numsub"];
+/// … in a cluster.
+const IN_A_CLUSTER: [&str; 6] =
+    ["asking", "cluster|slots", "ssubscribe", "sunsubscribe", "spublish", "pubsub|shardnumsub"];
 
 /// The rules that give a user all rights that locking under a namespace needs, and no more: one line that can
 /// follow `ACL SETUSER app on >secret`.
@@ -41,6 +26,26 @@ const COMMANDS: [&str; 22] = [
 /// assert!(rules.starts_with("resetkeys ~lock:* resetchannels &lock:* -@all +select "));
 /// ```
 pub fn smallest_acl(namespace: &Namespace) -> String {
+    rules_for(namespace, &ON_ONE_SERVER)
+}
+
+/// As [`smallest_acl`], for the nodes of a cluster.
+///
+/// ```
+/// use leasehold_core::Namespace;
+///
+/// assert!(leasehold_redis::smallest_cluster_acl(&Namespace::default()).contains(" +ssubscribe "));
+/// ```
+pub fn smallest_cluster_acl(namespace: &Namespace) -> String {
+    rules_for(namespace, &IN_A_CLUSTER)
+}
+
+/// The rules for whatever these keys are on.
+pub(crate) fn rules(keys: &Keys) -> String {
+    rules_for(keys.namespace(), if keys.is_sharded() { &IN_A_CLUSTER } else { &ON_ONE_SERVER })
+}
+
+fn rules_for(namespace: &Namespace, only_there: &[&str]) -> String {
     // Patterns of users cannot have spaces.
     let pattern = glob(namespace.as_str()).replace(' ', "?");
     let quoted = |sigil: char| {
@@ -51,15 +56,20 @@ pub fn smallest_acl(namespace: &Namespace) -> String {
             rule
         }
     };
-    let commands: Vec<_> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
+    let commands: Vec<_> = only_there.iter().chain(&COMMANDS).map(|command| format!("+{command}")).collect();
     format!("resetkeys {} resetchannels {} -@all {}", quoted('~'), quoted('&'), commands.join(" "))
 }
 
 /// A call of every command, on keys and channels of the namespace, to ask the server about.
 pub(crate) fn examples(keys: &Keys, scripting: bool) -> Vec<Vec<String>> {
     let probe = keys.of_probe();
-    let (lock, queue, fence) = (probe.lock.as_str(), probe.queue.as_str(), keys.fence());
-    let channel = keys.channel("probe");
+    let (lock, queue, fence) = (probe.lock.as_str(), probe.queue.as_str(), &*probe.fence);
+    let channel = format!("{}probe", probe.channel_prefix);
+    let (subscribe, publish, listeners) = if keys.is_sharded() {
+        ("SSUBSCRIBE", "SPUBLISH", "SHARDNUMSUB")
+    } else {
+        ("SUBSCRIBE", "PUBLISH", "NUMSUB")
+    };
     let mut calls: Vec<Vec<&str>> = vec![
         vec!["PING"],
         vec!["GET", lock],
@@ -83,10 +93,13 @@ pub(crate) fn examples(keys: &Keys, scripting: bool) -> Vec<Vec<String>> {
             vec!["ZRANGE", queue, "0", "0"],
             vec!["ZRANK", queue, "probe"],
             vec!["ZSCORE", queue, "probe"],
-            vec!["SUBSCRIBE", &channel],
-            vec!["PUBLISH", &channel, "0"],
-            vec!["PUBSUB", "NUMSUB", &channel],
+            vec![subscribe, &channel],
+            vec![publish, &channel, "0"],
+            vec!["PUBSUB", listeners, &channel],
         ]);
+    }
+    if keys.is_sharded() {
+        calls.extend([vec!["ASKING"], vec!["CLUSTER", "SLOTS"], vec!["SUNSUBSCRIBE", &channel]]);
     }
     calls.into_iter().map(|words| words.into_iter().map(str::to_owned).collect()).collect()
 }
@@ -108,14 +121,18 @@ pub(crate) fn glob(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Whether one of the rights is for this command, whatever its second word.
+    fn covers(rights: &[&str], command: &str) -> bool {
+        COMMANDS.iter().chain(rights).any(|known| known.split('|').next() == Some(command))
+    }
+
     #[test]
     fn the_rights_cover_what_is_called() {
-        for words in examples(&Keys::new(Namespace::default()).unwrap(), true) {
-            let command = words[0].to_lowercase();
-            assert!(
-                COMMANDS.iter().any(|known| *known == command || known.starts_with(&format!("{command}|"))),
-                "{command}"
-            );
+        let keys = Keys::new(Namespace::default()).unwrap();
+        for (keys, rights) in [(keys.clone(), &ON_ONE_SERVER[..]), (keys.sharded(0), &IN_A_CLUSTER)] {
+            for words in examples(&keys, true) {
+                assert!(covers(rights, &words[0].to_lowercase()), "{words:?}");
+            }
         }
     }
 
@@ -131,14 +148,14 @@ mod tests {
             include_str!("../scripts/swap.lua"),
             include_str!("../scripts/settle.lua"),
             include_str!("../scripts/probe.lua"),
+            include_str!("../scripts/step_take.lua"),
+            include_str!("../scripts/step_mint.lua"),
+            include_str!("../scripts/step_release.lua"),
         ] {
             let in_force = script.lines().filter(|line| !line.contains("--[[without:"));
             for call in in_force.flat_map(|line| line.split("call('").skip(1)) {
                 let command = call.split('\'').next().unwrap().to_lowercase();
-                assert!(
-                    COMMANDS.iter().any(|known| known.split('|').next() == Some(&command)),
-                    "{command} is called but not among the rights"
-                );
+                assert!(covers(&ON_ONE_SERVER, &command), "{command} is called but not among the rights");
             }
         }
     }

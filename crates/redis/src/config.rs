@@ -11,7 +11,7 @@ use url::Url;
 use crate::hosts::{self, Host};
 use crate::keys::Keys;
 
-const DEFAULT_PORT: u16 = 6379;
+pub(crate) const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 /// The query parameters a URL may have.
 const PARAMETERS: &str = "namespace, db, label, scripting, allow_unfenced, user, password, sentinel_user, \

@@ -16,20 +16,19 @@ use crate::rights::Rights;
 use crate::shared::Shared;
 
 /// Clocks further apart than this are not kept by NTP.
-const SKEW_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const SKEW_LIMIT: Duration = Duration::from_secs(2);
 /// A server whose memory is this full refuses new leases soon.
 const FULL_PERCENT: u64 = 90;
 
 pub(crate) async fn diagnose(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, Error> {
     let server = look(shared, questions).await.map_err(Failure::into_error)?;
-    let mut findings = vec![version(&server), eviction(&server), memory(&server), persistence(&server)];
-    findings.extend([save_errors(&server), replicas(&server), skew(&server), counter(&server)]);
+    let mut findings = server.findings();
     findings.extend(rights(shared, questions).await.map_err(Failure::into_error)?);
     Ok(findings)
 }
 
 /// What the server tells about itself; empty where it refuses.
-struct Server {
+pub(crate) struct Server {
     hello: Value,
     info: Result<String, Refusal>,
     settings: Result<Value, Refusal>,
@@ -39,6 +38,19 @@ struct Server {
 }
 
 impl Server {
+    /// What its settings and condition mean for locks.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut findings = vec![version(self), eviction(self), memory(self), persistence(self)];
+        findings.extend([save_errors(self), replicas(self), skew(self), counter(self)]);
+        findings
+    }
+
+    /// How far its clock is ahead of this machine's, in microseconds.
+    pub(crate) fn ahead_micros(&self) -> Option<i64> {
+        let micros = |duration: Duration| i64::try_from(duration.as_micros()).ok();
+        Some(micros(self.time?)? - micros(self.local_time)?)
+    }
+
     /// A line of `INFO`.
     fn info(&self, name: &str) -> Option<&str> {
         self.info
@@ -49,12 +61,12 @@ impl Server {
     }
 
     /// A setting of `CONFIG GET`.
-    fn setting(&self, name: &str) -> Option<&str> {
+    pub(crate) fn setting(&self, name: &str) -> Option<&str> {
         reply::text(reply::field(self.settings.as_ref().ok()?, name)?).ok()
     }
 
     /// Why something is not known.
-    fn unknown(&self, subject: &str, what: &str) -> Finding {
+    pub(crate) fn unknown(&self, subject: &str, what: &str) -> Finding {
         let refused = self.settings.as_ref().err().or(self.info.as_ref().err());
         let why = refused.map_or("the server does not tell".to_owned(), Refusal::shown);
         finding(
@@ -66,9 +78,9 @@ impl Server {
     }
 }
 
-async fn look(shared: &Shared, questions: &Questions) -> Result<Server, Failure> {
+pub(crate) async fn look(shared: &Shared, questions: &Questions) -> Result<Server, Failure> {
     let mut asked = redis::pipe();
-    asked.cmd("HELLO").cmd("INFO").cmd("TIME").cmd("GET").arg(shared.config.keys.fence());
+    asked.cmd("HELLO").cmd("INFO").cmd("TIME").cmd("GET").arg(&*shared.config.keys.of_probe().fence);
     // One pattern, since Redis 6.2 takes only one.
     asked.cmd("CONFIG").arg("GET").arg("*");
     let replies = questions.ask_all(&asked).await?;
@@ -262,13 +274,15 @@ fn counter(server: &Server) -> Finding {
 }
 
 /// What this user may do: everything was tried when the connection was made; the server is asked about the rest.
-async fn rights(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, Failure> {
+pub(crate) async fn rights(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, Failure> {
     const SUBJECT: &str = "rights";
-    let namespace = shared.config.namespace();
-    let advice = format!("as an administrator: ACL SETUSER <this user> {}", acl::smallest_acl(namespace));
+    let advice = format!("as an administrator: ACL SETUSER <this user> {}", acl::rules(&shared.config.keys));
     let mut findings = Vec::new();
     let (subscribed, may_push) = match shared.live() {
-        Ok((connection, Rights::Scripts { may_push })) => (connection.subscribed, may_push),
+        // In a cluster waiters are told on a connection of their own: ACL DRYRUN tells about it.
+        Ok((connection, Rights::Scripts { may_push })) => {
+            (connection.subscribed || shared.config.keys.is_sharded(), may_push)
+        }
         _ => (true, true),
     };
     if !subscribed || !may_push {
@@ -337,11 +351,11 @@ fn now_since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn fine(subject: &str, message: String) -> Finding {
+pub(crate) fn fine(subject: &str, message: String) -> Finding {
     finding(Severity::Fine, subject, message, "")
 }
 
-fn finding(severity: Severity, subject: &str, message: String, advice: &str) -> Finding {
+pub(crate) fn finding(severity: Severity, subject: &str, message: String, advice: &str) -> Finding {
     Finding { severity, subject: subject.to_owned(), message, advice: advice.to_owned() }
 }
 

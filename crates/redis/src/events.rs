@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use leasehold_core::Moment;
 use leasehold_core::store::{EventSink, StoreEvent};
 use redis::aio::{AsyncPushSender, SendError};
 use redis::{PushInfo, PushKind};
@@ -59,26 +60,34 @@ impl PushReader {
         if reply::bytes(channel).ok() != Some(self.channel.as_bytes()) {
             return;
         }
-        match reply::bytes(payload).ok().and_then(Message::read) {
-            Some(Message::Grant { owner, fencing_token, claim }) => match self.waiters.granted(&owner) {
-                Some(name) => self.events.deliver(StoreEvent::Granted {
-                    name,
-                    owner,
-                    fencing_token,
-                    claim,
-                    granted_after,
-                }),
-                // Nobody can give it back without knowing its name; it ends with its claim.
-                None => {
-                    tracing::warn!(owner = owner.label(), "a grant arrived for an owner nobody here knows");
-                }
-            },
-            Some(Message::Next { owner, remaining }) => {
-                if let Some(name) = self.waiters.name_of(&owner) {
-                    self.events.deliver(StoreEvent::First { name, owner, remaining });
-                }
-            }
-            None => {}
+        if let Ok(payload) = reply::bytes(payload) {
+            deliver_message(payload, granted_after, &self.waiters, &self.events);
         }
+    }
+}
+
+/// Delivers a message of a wake channel that was sent after that moment.
+pub(crate) fn deliver_message(
+    payload: &[u8],
+    granted_after: Option<Moment>,
+    waiters: &Waiters,
+    events: &Events,
+) {
+    match Message::read(payload) {
+        Some(Message::Grant { owner, fencing_token, claim }) => match waiters.granted(&owner) {
+            Some(name) => {
+                events.deliver(StoreEvent::Granted { name, owner, fencing_token, claim, granted_after });
+            }
+            // Nobody can give it back without knowing its name; it ends with its claim.
+            None => {
+                tracing::warn!(owner = owner.label(), "a grant arrived for an owner nobody here knows");
+            }
+        },
+        Some(Message::Next { owner, remaining }) => {
+            if let Some(name) = waiters.name_of(&owner) {
+                events.deliver(StoreEvent::First { name, owner, remaining });
+            }
+        }
+        None => {}
     }
 }

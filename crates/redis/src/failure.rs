@@ -103,6 +103,16 @@ impl Refusal {
         matches!(self.code.as_str(), "READONLY" | "MASTERDOWN")
     }
 
+    /// The slot of the keys is not here, or not wholly: it is at another node of the cluster, or migrates there.
+    pub(crate) fn is_about_the_slot(&self) -> bool {
+        matches!(self.code.as_str(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN") || self.is_gone_in_script()
+    }
+
+    /// A key that a script has emptied while its slot migrates is at another node for the rest of the script.
+    pub(crate) fn is_gone_in_script(&self) -> bool {
+        self.code == "ERR" && self.text.contains("access a non local key")
+    }
+
     /// The error for users, saying what to do next.
     pub(crate) fn into_error(self) -> Error {
         let (kind, message) = match self.code.as_str() {
@@ -225,6 +235,11 @@ impl Failure {
                  server, or another version of its scripts?",
             ),
         }
+    }
+
+    /// As [`Refusal::is_about_the_slot`].
+    pub(crate) fn is_about_the_slot(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_about_the_slot())
     }
 
     /// The server's error code.

@@ -10,7 +10,7 @@ use crate::keys::NameKeys;
 use crate::reply;
 
 /// Whether it is the lock key that holds something else than a string.
-pub(crate) async fn is_lock_key(connection: &Connection, keys: &NameKeys) -> bool {
+pub(crate) async fn is_lock_key(connection: &Connection, keys: &NameKeys<'_>) -> bool {
     match type_of(connection, &keys.lock).await {
         Ok(kind) => !matches!(kind.as_str(), "string" | "none"),
         Err(_) => false,
@@ -18,13 +18,8 @@ pub(crate) async fn is_lock_key(connection: &Connection, keys: &NameKeys) -> boo
 }
 
 /// The error for a key of the wrong type.
-pub(crate) async fn describe(
-    connection: &Connection,
-    keys: &NameKeys,
-    fence: &str,
-) -> Result<Error, Failure> {
-    for (key, expected) in [(keys.lock.as_str(), "string"), (keys.queue.as_str(), "zset"), (fence, "string")]
-    {
+pub(crate) async fn describe(connection: &Connection, keys: &NameKeys<'_>) -> Result<Error, Failure> {
+    for (key, expected) in [(&*keys.lock, "string"), (&*keys.queue, "zset"), (&*keys.fence, "string")] {
         let kind = type_of(connection, key).await?;
         if kind != expected && kind != "none" {
             let writer =

@@ -43,7 +43,7 @@ pub fn reply(resp: &[u8]) -> Vec<String> {
         said.push(holder_of(bytes).to_string());
         said.push(loss_of(bytes).to_string());
     }
-    said.extend(check_server(&value).err().map(|error| error.to_string()));
+    said.extend(check_server(&value, false).err().map(|error| error.to_string()));
     said.extend(refusals(&value).map(|refusal| refusal.into_error().to_string()));
     said
 }

@@ -186,7 +186,7 @@ async fn who_is_there(connection: &Connection, shared: &Shared) -> Result<(), Er
     let sent_at = SystemClock.now();
     let replies = connection.call_all(&questions).await.map_err(Failure::into_error)?;
     let [hello, time, memory @ ..] = replies.as_slice() else { return Err(Failure::BadReply.into_error()) };
-    check_server(hello)?;
+    check_server(hello, shared.config.keys.is_sharded())?;
     if let [memory] = memory {
         health::warn_about(memory, shared);
     }
@@ -197,18 +197,21 @@ async fn who_is_there(connection: &Connection, shared: &Shared) -> Result<(), Er
     Ok(())
 }
 
-/// Refuses what is not one primary server of a version that works.
-pub(crate) fn check_server(hello: &redis::Value) -> Result<(), Error> {
+/// Refuses what is not one primary server, alone or in a cluster as it should be, of a version that works.
+pub(crate) fn check_server(hello: &redis::Value, in_cluster: bool) -> Result<(), Error> {
     if let Some(refusal) = Refusal::in_value(hello) {
         return Err(refusal.into_error());
     }
     let field =
         |name| reply::field(hello, name).and_then(|value| reply::text(value).ok()).unwrap_or_default();
     match field("mode") {
-        "cluster" => {
+        "cluster" if !in_cluster => {
             return Err(Error::config(
                 "the server is a node of a cluster: connect with redis+cluster:// instead",
             ));
+        }
+        "standalone" if in_cluster => {
+            return Err(Error::config("the server is not part of a cluster: connect with redis:// instead"));
         }
         "sentinel" => {
             return Err(Error::config(
@@ -235,7 +238,8 @@ pub(crate) fn check_server(hello: &redis::Value) -> Result<(), Error> {
 
 /// Subscribes and waits for the confirmation. A user without the right polls instead.
 async fn subscribe(link: &mut MultiplexedConnection, channel: &str, shared: &Shared) -> Result<bool, Error> {
-    if !shared.config.scripting {
+    // Waiters in a cluster are told on a connection of their own.
+    if !shared.config.scripting || shared.config.keys.is_sharded() {
         return Ok(false);
     }
     match link.subscribe(channel).await {
@@ -314,8 +318,8 @@ mod tests {
 
     fn refusal(fields: &[(&str, &str)]) -> Option<Error> {
         let text = |text: &str| Value::SimpleString(text.to_owned());
-        check_server(&Value::Map(fields.iter().map(|(name, value)| (text(name), text(value))).collect()))
-            .err()
+        let fields = fields.iter().map(|(name, value)| (text(name), text(value))).collect();
+        check_server(&Value::Map(fields), false).err()
     }
 
     #[test]

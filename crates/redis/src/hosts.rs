@@ -7,7 +7,7 @@ use leasehold_core::Error;
 const MOST_HOSTS: usize = 32;
 
 /// A server of a list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) port: u16,

@@ -1,10 +1,12 @@
 //! Looking at names: one of them, or all that are taken. Changes nothing.
 
 use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
 
 use leasehold_core::store::{Inspection, Listing};
 use leasehold_core::{Error, Name};
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Value};
 
 use crate::failure::{Failure, Refusal};
 use crate::foreign;
@@ -24,14 +26,49 @@ const MOST_SCANS: usize = 100_000;
 /// Names whose values are asked for together.
 const NAMES_PER_BATCH: usize = 200;
 
+/// The answers to come.
+pub(crate) type Asked<'a> = Pin<Box<dyn Future<Output = Result<Vec<Value>, Failure>> + Send + 'a>>;
+
+/// Whoever can be asked questions.
+pub(crate) trait Asks: Sync {
+    /// Asks questions together; a reply can be an error of its own.
+    fn ask_all(&self, commands: Vec<Cmd>) -> Asked<'_>;
+}
+
+impl Asks for Questions {
+    fn ask_all(&self, commands: Vec<Cmd>) -> Asked<'_> {
+        let mut pipeline = redis::Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        Box::pin(async move { Questions::ask_all(self, &pipeline).await })
+    }
+}
+
+async fn ask(questions: &dyn Asks, command: Cmd) -> Result<Value, Failure> {
+    let reply = questions.ask_all(vec![command]).await?.into_iter().next().ok_or(Failure::BadReply)?;
+    match Refusal::in_value(&reply) {
+        Some(refusal) => Err(Failure::Refused(refusal)),
+        None => Ok(reply),
+    }
+}
+
 pub(crate) async fn inspect(
     shared: &Shared,
     questions: &Questions,
     name: &Name,
 ) -> Result<Option<Inspection>, Error> {
-    let mut asked = redis::pipe();
+    look_at(shared, questions, name).await.map_err(Failure::into_error)
+}
+
+pub(crate) async fn look_at(
+    shared: &Shared,
+    questions: &dyn Asks,
+    name: &Name,
+) -> Result<Option<Inspection>, Failure> {
+    let mut asked = Vec::new();
     ask_about(shared, name, &mut asked);
-    let replies = questions.ask_all(&asked).await.map_err(Failure::into_error)?;
+    let replies = questions.ask_all(asked).await?;
     let mut seen = match read(shared, name, &replies) {
         Ok(seen) => seen,
         Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {
@@ -39,14 +76,14 @@ pub(crate) async fn inspect(
             let refused = |reply: &Value| Refusal::in_value(reply).is_some();
             // GET is asked first, so if that was answered, it is the queue.
             let key = if replies.first().is_some_and(refused) { &keys.lock } else { &keys.queue };
-            let kind = questions.ask(command(&["TYPE", key])).await.map_err(Failure::into_error)?;
+            let kind = ask(questions, command(&["TYPE", key])).await?;
             let kind = reply::text(&kind).unwrap_or("value of another type").to_owned();
-            return Err(foreign::error(key, &kind, "another program"));
+            return Err(Failure::NotSent(foreign::error(key, &kind, "another program")));
         }
-        Err(failure) => return Err(failure.into_error()),
+        Err(failure) => return Err(failure),
     };
     if let Some((_, entries)) = &mut seen {
-        only_live(shared, questions, entries).await.map_err(Failure::into_error)?;
+        only_live(shared, questions, entries, shared.config.keys.slot(name)).await?;
     }
     Ok(seen
         .map(|(inspection, entries)| with_waiters(inspection, &entries))
@@ -55,18 +92,18 @@ pub(crate) async fn inspect(
 
 pub(crate) async fn list(
     shared: &Shared,
-    questions: &Questions,
+    questions: &dyn Asks,
     prefix: &str,
     limit: usize,
 ) -> Result<Listing, Error> {
     let (names, more) = names(shared, questions, prefix, limit).await.map_err(Failure::into_error)?;
     let mut listing = Listing { entries: Vec::with_capacity(names.len()), more };
     for batch in names.chunks(NAMES_PER_BATCH) {
-        let mut asked = redis::pipe();
+        let mut asked = Vec::new();
         for name in batch {
             ask_about(shared, name, &mut asked);
         }
-        let replies = questions.ask_all(&asked).await.map_err(Failure::into_error)?;
+        let replies = questions.ask_all(asked).await.map_err(Failure::into_error)?;
         for (name, replies) in batch.iter().zip(replies.chunks(batch_questions(shared))) {
             // A name that was released meanwhile is left out, and so is one that became something else.
             match read(shared, name, replies) {
@@ -75,6 +112,8 @@ pub(crate) async fn list(
                 }
                 Ok(_) => {}
                 Err(Failure::Refused(refusal)) if refusal.code == "WRONGTYPE" => {}
+                // It has moved to another node, which lists it.
+                Err(failure) if shared.config.keys.is_sharded() && failure.is_about_the_slot() => {}
                 Err(failure) => return Err(failure.into_error().context(name)),
             }
         }
@@ -85,7 +124,7 @@ pub(crate) async fn list(
 /// The smallest `limit` names of string keys under the namespace, and whether there are more.
 async fn names(
     shared: &Shared,
-    questions: &Questions,
+    questions: &dyn Asks,
     prefix: &str,
     limit: usize,
 ) -> Result<(Vec<Name>, bool), Failure> {
@@ -95,7 +134,7 @@ async fn names(
     let (mut cursor, mut more) = ("0".to_owned(), false);
     for _ in 0..MOST_SCANS {
         let scan = command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", &count, "TYPE", "string"]);
-        let page = questions.ask(scan).await?;
+        let page = ask(questions, scan).await?;
         let [next, keys] = reply::array(&page)? else { return Err(Failure::BadReply) };
         for key in reply::array(keys)? {
             if let Some(name) = reply::text(key).ok().and_then(|key| shared.config.keys.name_of(key)) {
@@ -114,11 +153,11 @@ async fn names(
     Ok((found.into_iter().collect(), true))
 }
 
-fn ask_about(shared: &Shared, name: &Name, asked: &mut Pipeline) {
+fn ask_about(shared: &Shared, name: &Name, asked: &mut Vec<Cmd>) {
     let keys = shared.config.keys.of(name);
-    asked.cmd("GET").arg(&keys.lock).cmd("PTTL").arg(&keys.lock);
+    asked.extend([command(&["GET", &keys.lock]), command(&["PTTL", &keys.lock])]);
     if shared.config.scripting {
-        asked.cmd("ZRANGE").arg(&keys.queue).arg(0).arg(MOST_WAITERS - 1);
+        asked.push(command(&["ZRANGE", &keys.queue, "0", &(MOST_WAITERS - 1).to_string()]));
     }
 }
 
@@ -170,18 +209,25 @@ fn with_waiters(mut inspection: Inspection, entries: &[Value]) -> Inspection {
 }
 
 /// Leaves out the waiters whose process is gone, where this user may ask who listens.
-async fn only_live(shared: &Shared, questions: &Questions, entries: &mut Vec<Value>) -> Result<(), Failure> {
+async fn only_live(
+    shared: &Shared,
+    questions: &dyn Asks,
+    entries: &mut Vec<Value>,
+    slot: u16,
+) -> Result<(), Failure> {
+    let keys = &shared.config.keys;
     let channel_of = |entry: &Value| match wire::read_entry(reply::bytes(entry).ok()?)? {
-        (Told::ByPush(connection_id), _) => Some(shared.config.keys.channel(connection_id)),
+        (Told::ByPush(connection_id), _) if keys.is_sharded() => Some(keys.slot_channel(slot, connection_id)),
+        (Told::ByPush(connection_id), _) => Some(keys.channel(connection_id)),
         (Told::ByPolling { .. }, _) => None,
     };
     let channels: Vec<_> = entries.iter().filter_map(channel_of).collect();
     if channels.is_empty() {
         return Ok(());
     }
-    let mut ask = Cmd::new();
-    ask.arg("PUBSUB").arg("NUMSUB").arg(&channels);
-    let listening = match questions.ask(ask).await {
+    let mut listeners = command(&["PUBSUB", if keys.is_sharded() { "SHARDNUMSUB" } else { "NUMSUB" }]);
+    listeners.arg(&channels);
+    let listening = match ask(questions, listeners).await {
         Ok(listening) => listening,
         Err(Failure::Refused(_)) => return Ok(()),
         Err(failure) => return Err(failure),

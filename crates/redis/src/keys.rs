@@ -1,10 +1,12 @@
 //! The names of keys and channels. Every one is under the namespace, so that one ACL rule covers them, and the
 //! helper keys of a name are in the slot of its lock key, whatever braces the name has.
 
+use std::borrow::Cow;
+
 use leasehold_core::{Error, Name, Namespace};
 
 use crate::acl::glob;
-use crate::tags::tag_of;
+use crate::tags::{slot_of, tag_of, tag_of_slot};
 
 /// Marks keys that are not lock keys. No name starts with it.
 const HELPER: char = '~';
@@ -15,12 +17,22 @@ pub(crate) struct Keys {
     namespace: Namespace,
     fence: String,
     channel_prefix: String,
+    /// In a cluster everything that belongs to a name is in the slot of its lock key.
+    sharded: bool,
+    /// A slot that the server at the other end serves.
+    slot_to_probe: u16,
 }
 
-/// The keys a script on one name touches, in the order of KEYS.
-pub(crate) struct NameKeys {
+/// The keys a script on one name touches, in the order of KEYS, and what its wake channels begin with.
+pub(crate) struct NameKeys<'a> {
     pub(crate) lock: String,
     pub(crate) queue: String,
+    /// The last fencing token.
+    pub(crate) fence: Cow<'a, str>,
+    /// What precedes the connection id in the name of a wake channel.
+    pub(crate) channel_prefix: Cow<'a, str>,
+    /// The slot of all of them in a cluster.
+    pub(crate) slot: u16,
 }
 
 impl Keys {
@@ -40,48 +52,67 @@ impl Keys {
         Ok(Self {
             fence: format!("{text}{HELPER}fence"),
             channel_prefix: format!("{text}{HELPER}wake:"),
+            sharded: false,
+            slot_to_probe: 0,
             namespace,
         })
+    }
+
+    /// The same names in a cluster, for a node that serves a slot.
+    pub(crate) fn sharded(self, slot_to_probe: u16) -> Self {
+        Self { sharded: true, slot_to_probe, ..self }
+    }
+
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded
     }
 
     pub(crate) fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    pub(crate) fn of(&self, name: &Name) -> NameKeys {
-        self.with_queue(self.namespace.key(name), name.as_str())
+    pub(crate) fn of(&self, name: &Name) -> NameKeys<'_> {
+        self.with_helpers(self.namespace.key(name), name.as_str())
     }
 
     /// The keys of a name that nobody can lock, to try rights on.
-    pub(crate) fn of_probe(&self) -> NameKeys {
-        let name = format!("{HELPER}probe");
-        self.with_queue(format!("{}{name}", self.namespace.as_str()), &name)
+    pub(crate) fn of_probe(&self) -> NameKeys<'_> {
+        let tag =
+            if self.sharded { format!(":{{{}}}", tag_of_slot(self.slot_to_probe)) } else { String::new() };
+        let name = format!("{HELPER}probe{tag}");
+        self.with_helpers(format!("{}{name}", self.namespace.as_str()), &name)
     }
 
-    fn with_queue(&self, lock: String, name: &str) -> NameKeys {
-        let tag = tag_of(lock.as_bytes());
+    fn with_helpers(&self, lock: String, name: &str) -> NameKeys<'_> {
+        let (slot, tag) = tag_of(lock.as_bytes());
         let queue = format!("{}{HELPER}queue:{{{tag}}}:{name}", self.namespace.as_str());
-        NameKeys { lock, queue }
+        let (fence, channel_prefix) = if self.sharded {
+            (format!("{}:{{{tag}}}", self.fence).into(), format!("{}{{{tag}}}:", self.channel_prefix).into())
+        } else {
+            (self.fence.as_str().into(), self.channel_prefix.as_str().into())
+        };
+        NameKeys { lock, queue, fence, channel_prefix, slot }
     }
 
     /// The key of the record of an operation with this name.
     pub(crate) fn record_of(&self, name: &Name) -> String {
-        let tag = tag_of(self.namespace.key(name).as_bytes());
+        let (_, tag) = tag_of(self.namespace.key(name).as_bytes());
         format!("{}{HELPER}once:{{{tag}}}:{name}", self.namespace.as_str())
     }
 
-    /// The key of the last fencing token.
-    pub(crate) fn fence(&self) -> &str {
-        &self.fence
+    /// The slot of a name in a cluster.
+    pub(crate) fn slot(&self, name: &Name) -> u16 {
+        slot_of(self.namespace.key(name).as_bytes())
     }
 
-    /// What precedes the connection id in the name of a wake channel.
-    pub(crate) fn channel_prefix(&self) -> &str {
-        &self.channel_prefix
-    }
-
+    /// The wake channel of a connection on a server that is not part of a cluster.
     pub(crate) fn channel(&self, connection_id: &str) -> String {
         format!("{}{connection_id}", self.channel_prefix)
+    }
+
+    /// The wake channel of a connection for the names of one slot.
+    pub(crate) fn slot_channel(&self, slot: u16, connection_id: &str) -> String {
+        format!("{}{{{}}}:{connection_id}", self.channel_prefix, tag_of_slot(slot))
     }
 
     /// The name whose lock key this is; `None` for helper keys and keys that are no name of ours.
@@ -98,7 +129,6 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tags::slot_of;
 
     fn keys(namespace: &str) -> Keys {
         Keys::new(Namespace::new(namespace).unwrap()).unwrap()
@@ -111,23 +141,29 @@ mod tests {
         assert_eq!(of_name.lock, "lock:order:1001");
         assert_eq!(of_name.queue, "lock:~queue:{24d}:order:1001");
         assert_eq!(keys.record_of(&Name::new("order:1001").unwrap()), "lock:~once:{24d}:order:1001");
-        assert_eq!(keys.fence(), "lock:~fence");
+        assert_eq!(of_name.fence, "lock:~fence");
         assert_eq!(keys.channel("abc"), "lock:~wake:abc");
+
+        let sharded = keys.clone().sharded(12_182);
+        let of_name = sharded.of(&Name::new("order:1001").unwrap());
+        assert_eq!(of_name.queue, "lock:~queue:{24d}:order:1001");
+        assert_eq!(of_name.fence, "lock:~fence:{24d}");
+        assert_eq!(of_name.channel_prefix, "lock:~wake:{24d}:");
+        assert_eq!(sharded.slot_channel(of_name.slot, "abc"), "lock:~wake:{24d}:abc");
+        assert_eq!(sharded.of_probe().lock, "lock:~probe:{foo}");
     }
 
     #[test]
-    fn trap_40_the_queue_and_the_record_are_in_the_slot_of_the_lock_key() {
+    fn trap_40_every_key_and_channel_is_in_the_slot_of_the_lock_key() {
         for namespace in ["lock:", "", "{app}:", "a}b:", "x{y}z{"] {
             for name in ["a", "{user}:1", "a{}b", "x{y", "}{", "{{b}}", "foo{}{bar}", "} {"] {
-                let (all, name) = (keys(namespace), Name::new(name).unwrap());
-                let keys = all.of(&name);
-                for helper in [keys.queue, all.record_of(&name)] {
-                    assert_eq!(
-                        slot_of(keys.lock.as_bytes()),
-                        slot_of(helper.as_bytes()),
-                        "{namespace}{name}"
-                    );
+                let (keys, name) = (keys(namespace).sharded(0), Name::new(name).unwrap());
+                let (of_name, record) = (keys.of(&name), keys.record_of(&name));
+                let channel = format!("{}abc", of_name.channel_prefix);
+                for key in [&of_name.lock, &of_name.queue, &*of_name.fence, &channel, &record] {
+                    assert_eq!(slot_of(key.as_bytes()), of_name.slot, "{namespace}{name}: {key}");
                 }
+                assert_eq!(keys.slot(&name), of_name.slot);
             }
         }
     }

@@ -7,6 +7,7 @@
 //! The protocol is described in `docs/protocol.md`.
 
 mod acl;
+mod cluster;
 mod config;
 mod connection;
 mod doctor;
@@ -42,6 +43,7 @@ mod unscripted;
 mod waiters;
 mod wire;
 
-pub use acl::smallest_acl;
+pub use acl::{smallest_acl, smallest_cluster_acl};
+pub use cluster::{ClusterConfig, ClusterStore};
 pub use config::RedisConfig;
 pub use store::RedisStore;

@@ -22,13 +22,20 @@ pub(crate) async fn read(
     name: &Name,
 ) -> Result<Option<Vec<u8>>, Error> {
     let record = shared.config.keys.record_of(name);
-    let read = |answered: Answered| match answered.accepted()? {
-        Value::Nil => Ok(None),
-        value => Ok(Some(reply::bytes(&value)?.to_vec())),
-    };
-    match connection.call(&command(&["GET", &record])).await.and_then(read) {
+    match read_at(connection, &record).await {
         Ok(found) => Ok(found),
         Err(failure) => Err(explain_record(shared, connection, name, &record, failure).await),
+    }
+}
+
+pub(crate) async fn read_at(connection: &Connection, record: &str) -> Result<Option<Vec<u8>>, Failure> {
+    read_found(connection.call(&command(&["GET", record])).await?)
+}
+
+pub(crate) fn read_found(answered: Answered) -> Result<Option<Vec<u8>>, Failure> {
+    match answered.accepted()? {
+        Value::Nil => Ok(None),
+        value => Ok(Some(reply::bytes(&value)?.to_vec())),
     }
 }
 
@@ -37,26 +44,36 @@ pub(crate) async fn swap(
     connection: &Connection,
     request: SwapRequest<'_>,
 ) -> Result<SwapReply, Error> {
-    let (keys, record) = (shared.config.keys.of(request.name), shared.config.keys.record_of(request.name));
-    let (script, call) = match request.then {
-        Then::Hold => (&shared.scripts.swap, swap_call(&shared.scripts.swap, &keys, &record, &request)),
-        Then::Release { keep_for } => {
-            let call = settle_call(shared, &keys, &record, &request, keep_for);
-            (&shared.scripts.settle, call)
+    match swap_at(shared, connection, &request).await {
+        Ok(reply) => Ok(reply),
+        Err(failure) => {
+            let record = shared.config.keys.record_of(request.name);
+            Err(explain_record(shared, connection, request.name, &record, failure).await)
         }
-    };
-    match connection.call_script(script, &call).await.and_then(|answered| read_swap(shared, answered)) {
-        Ok(reply) => {
-            if matches!((&reply, request.then), (SwapReply::Swapped { .. }, Then::Release { .. })) {
-                shared.waiters.released(request.owner, SystemClock.now());
-            }
-            Ok(reply)
-        }
-        Err(failure) => Err(explain_record(shared, connection, request.name, &record, failure).await),
     }
 }
 
-fn swap_call(script: &Script, keys: &NameKeys, record: &str, request: &SwapRequest<'_>) -> Cmd {
+pub(crate) async fn swap_at(
+    shared: &Shared,
+    connection: &Connection,
+    request: &SwapRequest<'_>,
+) -> Result<SwapReply, Failure> {
+    let (keys, record) = (shared.config.keys.of(request.name), shared.config.keys.record_of(request.name));
+    let (script, call) = match request.then {
+        Then::Hold => (&shared.scripts.swap, swap_call(&shared.scripts.swap, &keys, &record, request)),
+        Then::Release { keep_for } => {
+            let call = settle_call(shared, &keys, &record, request, keep_for);
+            (&shared.scripts.settle, call)
+        }
+    };
+    let reply = read_swap(shared, connection.call_script(script, &call).await?)?;
+    if matches!((&reply, request.then), (SwapReply::Swapped { .. }, Then::Release { .. })) {
+        shared.waiters.released(request.owner, SystemClock.now());
+    }
+    Ok(reply)
+}
+
+fn swap_call(script: &Script, keys: &NameKeys<'_>, record: &str, request: &SwapRequest<'_>) -> Cmd {
     let mut call = script.by_hash(2);
     call.arg(&keys.lock).arg(record);
     call.arg(request.owner.expose());
@@ -66,14 +83,14 @@ fn swap_call(script: &Script, keys: &NameKeys, record: &str, request: &SwapReque
 
 fn settle_call(
     shared: &Shared,
-    keys: &NameKeys,
+    keys: &NameKeys<'_>,
     record: &str,
     request: &SwapRequest<'_>,
     keep_for: Option<std::time::Duration>,
 ) -> Cmd {
     let mut call = shared.scripts.settle.by_hash(4);
-    call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence()).arg(record);
-    call.arg(request.owner.expose()).arg(shared.config.keys.channel_prefix());
+    call.arg(&keys.lock).arg(&keys.queue).arg(&*keys.fence).arg(record);
+    call.arg(request.owner.expose()).arg(&*keys.channel_prefix);
     match keep_for {
         Some(keep_for) => call.arg(whole_millis_above(keep_for)).arg(KeyValue::kept(request.owner)),
         None => call.arg(0).arg(""),
@@ -109,7 +126,7 @@ fn read_swap(shared: &Shared, answered: Answered) -> Result<SwapReply, Failure> 
 }
 
 /// The error for users; says which key holds what it should not.
-async fn explain_record(
+pub(crate) async fn explain_record(
     shared: &Shared,
     connection: &Connection,
     name: &Name,

@@ -26,7 +26,11 @@ pub(crate) async fn find_out(connection: &Connection, shared: &Shared) -> Result
     if !shared.config.scripting {
         return unscripted::find_dialect(connection, &shared.config.keys).await.map(Rights::Commands);
     }
-    let refused = probe(connection, shared).await.map_err(|failure| whole_call_denied(failure, shared))?;
+    let refused = match probe(connection, shared).await {
+        // The slot that was tried has moved to another node: rights are tried there.
+        Err(failure) if shared.config.keys.is_sharded() && failure.is_about_the_slot() => Vec::new(),
+        probed => probed.map_err(|failure| whole_call_denied(failure, shared))?,
+    };
     let may_push = may_push(&refused, shared);
     missing(&refused).map_or(Ok(Rights::Scripts { may_push }), Err)
 }
@@ -43,9 +47,9 @@ pub(crate) async fn name_what_is_denied(connection: &Connection, shared: &Shared
 /// The commands that are refused inside scripts, with the server's words.
 async fn probe(connection: &Connection, shared: &Shared) -> Result<Vec<(String, Refusal)>, Failure> {
     let keys = shared.config.keys.of_probe();
-    let channel = shared.config.keys.channel(&connection.id);
+    let channel = format!("{}{}", keys.channel_prefix, connection.id);
     let mut call = shared.scripts.probe.by_hash(3);
-    call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence()).arg(channel);
+    call.arg(&keys.lock).arg(&keys.queue).arg(&*keys.fence).arg(channel);
     let refused = connection.call_script(&shared.scripts.probe, &call).await?.accepted()?;
     read(&refused)
 }
@@ -79,7 +83,7 @@ fn is_about_rights(refusal: &Refusal) -> bool {
 }
 
 fn is_for_pushes(command: &str) -> bool {
-    matches!(command, "PUBLISH" | "PUBSUB|NUMSUB")
+    matches!(command, "PUBLISH" | "SPUBLISH" | "PUBSUB|NUMSUB" | "PUBSUB|SHARDNUMSUB")
 }
 
 /// Whether this user may tell waiters; says so once if not.

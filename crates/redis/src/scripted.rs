@@ -48,33 +48,53 @@ pub(crate) async fn acquire(
     request: AcquireRequest<'_>,
 ) -> Result<AcquireReply, Error> {
     let keys = shared.config.keys.of(request.name);
+    let told_at = connection.subscribed.then_some(connection.id.as_str());
+    match acquire_at(shared, connection, &request, &keys, told_at).await {
+        Ok(reply) => Ok(reply),
+        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
+    }
+}
+
+/// Acquires; whoever queues is told at that connection, or polls.
+pub(crate) async fn acquire_at(
+    shared: &Shared,
+    connection: &Connection,
+    request: &AcquireRequest<'_>,
+    keys: &NameKeys<'_>,
+    told_at: Option<&str>,
+) -> Result<AcquireReply, Failure> {
     let mut ticket = request.queue.and_then(|queue| queue.ticket);
     for _ in 0..MOST_ROUNDS {
-        match acquire_once(shared, connection, &request, &keys, ticket).await {
-            Ok(Round::Done(reply)) => return Ok(reply),
-            Ok(Round::Again(_)) if SystemClock.now() > request.not_after => break,
-            Ok(Round::Again(kept)) => ticket = kept,
-            Err(failure) => return Err(explain(shared, connection, &keys, failure).await),
+        match acquire_once(shared, connection, request, keys, ticket, told_at).await? {
+            Round::Done(reply) => return Ok(reply),
+            Round::Again(_) if SystemClock.now() > request.not_after => break,
+            Round::Again(kept) => ticket = kept,
         }
     }
-    Err(Error::new(
+    Err(Failure::NotSent(came_too_late(request)))
+}
+
+/// The server comes to requests only after they have become void.
+pub(crate) fn came_too_late(request: &AcquireRequest<'_>) -> Error {
+    Error::new(
         ErrorKind::Unavailable,
         format!("{:?}: the server came to the request only after it had become void", request.name),
-    ))
+    )
 }
 
 async fn acquire_once(
     shared: &Shared,
     connection: &Connection,
     request: &AcquireRequest<'_>,
-    keys: &NameKeys,
+    keys: &NameKeys<'_>,
     ticket: Option<Ticket>,
+    told_at: Option<&str>,
 ) -> Result<Round, Failure> {
     let script = &shared.scripts.acquire;
     let entries = request.queue.map(|queue| {
         let claim = request.ttl.min(LONGEST_CLAIM);
-        let (told, claim) = if connection.subscribed {
-            (Told::ByPush(&connection.id), claim)
+        let (told, claim) = if let Some(connection_id) = told_at {
+            (Told::ByPush(connection_id), claim)
         } else {
             let twice = queue.poll_interval.saturating_mul(2);
             let alive_until = SystemClock.now().after(twice.saturating_add(POLLING_GRACE));
@@ -86,7 +106,7 @@ async fn acquire_once(
     let call = acquire_call(shared, request, keys, ticket, entries.as_ref());
     let result = connection.call_script(script, &call).await;
     let result = match result {
-        Ok(answered) => read_acquire(shared, connection, answered),
+        Ok(answered) => read_acquire(shared, answered, told_at.is_some()),
         Err(failure) => Err(failure),
     };
     if let Some(Entries { present, .. }) = &entries {
@@ -109,15 +129,15 @@ async fn acquire_once(
 fn acquire_call(
     shared: &Shared,
     request: &AcquireRequest<'_>,
-    keys: &NameKeys,
+    keys: &NameKeys<'_>,
     ticket: Option<Ticket>,
     entries: Option<&Entries>,
 ) -> Cmd {
     let not_after = shared.server_clock.at(request.not_after).unwrap_or(u64::MAX);
     let mut call = shared.scripts.acquire.by_hash(3);
-    call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence());
+    call.arg(&keys.lock).arg(&keys.queue).arg(&*keys.fence);
     call.arg(request.owner.expose()).arg(millis(request.ttl)).arg(not_after);
-    call.arg(shared.config.keys.channel_prefix());
+    call.arg(&*keys.channel_prefix);
     match entries {
         None => call.arg("").arg(""),
         Some(entries) => {
@@ -132,7 +152,7 @@ fn acquire_call(
     call
 }
 
-fn read_acquire(shared: &Shared, connection: &Connection, answered: Answered) -> Result<Round, Failure> {
+fn read_acquire(shared: &Shared, answered: Answered, pushed: bool) -> Result<Round, Failure> {
     let (sent_at, received_at) = (answered.sent_at, SystemClock.now());
     let value = answered.accepted()?;
     let learn = |now: u64| shared.server_clock.learn(now, sent_at, received_at);
@@ -159,7 +179,7 @@ fn read_acquire(shared: &Shared, connection: &Connection, answered: Answered) ->
                     ticket: Ticket(reply::number(ticket)?),
                     first: reply::integer(rank)? == 0,
                     ahead: u32::try_from(reply::integer(rank)?).unwrap_or(u32::MAX),
-                    pushed: connection.subscribed,
+                    pushed,
                 }),
                 _ => return Err(Failure::BadReply),
             };
@@ -180,10 +200,22 @@ pub(crate) async fn release(
     request: ReleaseRequest<'_>,
 ) -> Result<ReleaseReply, Error> {
     let keys = shared.config.keys.of(request.name);
+    match release_at(shared, connection, &request, &keys).await {
+        Ok(reply) => Ok(reply),
+        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
+    }
+}
+
+pub(crate) async fn release_at(
+    shared: &Shared,
+    connection: &Connection,
+    request: &ReleaseRequest<'_>,
+    keys: &NameKeys<'_>,
+) -> Result<ReleaseReply, Failure> {
     let script = &shared.scripts.release;
     let mut call = script.by_hash(3);
-    call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence());
-    call.arg(request.owner.expose()).arg(shared.config.keys.channel_prefix());
+    call.arg(&keys.lock).arg(&keys.queue).arg(&*keys.fence);
+    call.arg(request.owner.expose()).arg(&*keys.channel_prefix);
     match request.keep_for {
         Some(keep_for) => call.arg(whole_millis_above(keep_for)).arg(KeyValue::kept(request.owner)),
         None => call.arg(0).arg(""),
@@ -203,20 +235,17 @@ pub(crate) async fn release(
         shared.server_clock.learn(reply::number(now)?, sent_at, SystemClock.now());
         Ok(reply)
     };
-    match connection.call_script(script, &call).await.and_then(read) {
-        Ok(reply) => {
-            shared.waiters.released(request.owner, SystemClock.now());
-            Ok(reply)
-        }
+    let reply = match connection.call_script(script, &call).await.and_then(read) {
         // The lock key is no string: whatever it is, it is not this owner's lease. Its entries are withdrawn.
         Err(failure)
-            if failure.code() == Some("WRONGTYPE") && foreign::is_lock_key(connection, &keys).await =>
+            if failure.code() == Some("WRONGTYPE") && foreign::is_lock_key(connection, keys).await =>
         {
-            shared.waiters.released(request.owner, SystemClock.now());
-            Ok(ReleaseReply::NotHeld)
+            ReleaseReply::NotHeld
         }
-        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
-    }
+        replied => replied?,
+    };
+    shared.waiters.released(request.owner, SystemClock.now());
+    Ok(reply)
 }
 
 pub(crate) async fn renew(
@@ -236,29 +265,11 @@ async fn renew_batch(
     connection: &Connection,
     requests: &[RenewRequest],
 ) -> Vec<Result<RenewReply, Error>> {
-    let calls = requests.iter().map(|request| renew_call(shared, request));
-    let mut values = match call_together(connection, calls).await {
+    let chosen: Vec<_> = requests.iter().collect();
+    let values = match renew_values(shared, connection, &chosen).await {
         Ok(values) => values,
         Err(failure) => return fail_all(requests, failure),
     };
-    // The whole text goes out once; the rest of the batch finds it there.
-    let unknown: Vec<usize> = (0..values.len())
-        .filter(|&i| Refusal::in_value(&values[i]).is_some_and(|refusal| refusal.code == "NOSCRIPT"))
-        .collect();
-    if let Some(&first) = unknown.first() {
-        let again = unknown.iter().map(|&i| {
-            let call = renew_call(shared, &requests[i]);
-            if i == first { shared.scripts.renew.by_text(&call) } else { call }
-        });
-        match call_together(connection, again).await {
-            Ok(replies) => {
-                for (&i, reply) in unknown.iter().zip(replies) {
-                    values[i] = reply;
-                }
-            }
-            Err(failure) => return fail_all(requests, failure),
-        }
-    }
     let mut replies: Vec<_> = values.iter().map(|value| read_renewal(connection, value)).collect();
     if !on(Rule::IsolateRenewals) && replies.iter().any(Result::is_err) {
         replies = requests.iter().map(|_| Err(Failure::BadReply.into_error())).collect();
@@ -266,7 +277,32 @@ async fn renew_batch(
     replies
 }
 
-fn renew_call(shared: &Shared, request: &RenewRequest) -> Cmd {
+/// Renews leases together: the server's answer to each.
+pub(crate) async fn renew_values(
+    shared: &Shared,
+    connection: &Connection,
+    requests: &[&RenewRequest],
+) -> Result<Vec<Value>, Failure> {
+    let calls = requests.iter().map(|request| renew_call(shared, request));
+    let mut values = call_together(connection, calls).await?;
+    // The whole text goes out once; the rest of the batch finds it there.
+    let unknown: Vec<usize> = (0..values.len())
+        .filter(|&i| Refusal::in_value(&values[i]).is_some_and(|refusal| refusal.code == "NOSCRIPT"))
+        .collect();
+    if let Some(&first) = unknown.first() {
+        let again = unknown.iter().map(|&i| {
+            let call = renew_call(shared, requests[i]);
+            if i == first { shared.scripts.renew.by_text(&call) } else { call }
+        });
+        let replies = call_together(connection, again).await?;
+        for (&i, reply) in unknown.iter().zip(replies) {
+            values[i] = reply;
+        }
+    }
+    Ok(values)
+}
+
+pub(crate) fn renew_call(shared: &Shared, request: &RenewRequest) -> Cmd {
     let mut call = shared.scripts.renew.by_hash(1);
     call.arg(shared.config.namespace().key(&request.name));
     call.arg(request.owner.expose()).arg(millis(request.ttl));
@@ -288,12 +324,17 @@ async fn call_together(
 
 /// The batch as a whole was not answered: nothing is known of any of it.
 pub(crate) fn fail_all(requests: &[RenewRequest], failure: Failure) -> Vec<Result<RenewReply, Error>> {
-    let error = failure.into_error();
-    let (kind, message) = (error.kind(), error.to_string());
-    requests.iter().map(|_| Err(Error::new(kind, message.clone()))).collect()
+    fail_each(requests.len(), failure)
 }
 
-fn read_renewal(connection: &Connection, value: &Value) -> Result<RenewReply, Error> {
+/// The same failure for so many requests.
+pub(crate) fn fail_each(count: usize, failure: Failure) -> Vec<Result<RenewReply, Error>> {
+    let error = failure.into_error();
+    let (kind, message) = (error.kind(), error.to_string());
+    (0..count).map(|_| Err(Error::new(kind, message.clone()))).collect()
+}
+
+pub(crate) fn read_renewal(connection: &Connection, value: &Value) -> Result<RenewReply, Error> {
     if let Some(refusal) = Refusal::in_value(value) {
         // The lock key is no string: somebody else has it.
         if refusal.code == "WRONGTYPE" {
@@ -328,11 +369,24 @@ pub(crate) async fn break_lease(
     by: &Label,
 ) -> Result<BreakReply, Error> {
     let keys = shared.config.keys.of(name);
+    match break_at(shared, connection, &keys, mode, by).await {
+        Ok(reply) => Ok(reply),
+        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
+    }
+}
+
+pub(crate) async fn break_at(
+    shared: &Shared,
+    connection: &Connection,
+    keys: &NameKeys<'_>,
+    mode: BreakMode,
+    by: &Label,
+) -> Result<BreakReply, Failure> {
     let script = &shared.scripts.break_lease;
     let mut call = script.by_hash(3);
-    call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence());
+    call.arg(&keys.lock).arg(&keys.queue).arg(&*keys.fence);
     call.arg(if mode == BreakMode::Now { "now" } else { "notice" });
-    call.arg(KeyValue::broken(by)).arg(shared.config.keys.channel_prefix()).arg(millis(BROKEN_ENDLESS));
+    call.arg(KeyValue::broken(by)).arg(&*keys.channel_prefix).arg(millis(BROKEN_ENDLESS));
     let read = |answered: Answered| -> Result<BreakReply, Failure> {
         match &answered.accepted()? {
             Value::Array(fields) => match fields.as_slice() {
@@ -346,10 +400,7 @@ pub(crate) async fn break_lease(
             _ => Err(Failure::BadReply),
         }
     };
-    match connection.call_script(script, &call).await.and_then(read) {
-        Ok(reply) => Ok(reply),
-        Err(failure) => Err(explain(shared, connection, &keys, failure).await),
-    }
+    connection.call_script(script, &call).await.and_then(read)
 }
 
 /// Who holds a name, by the value of its lock key.
@@ -369,7 +420,7 @@ pub(crate) fn holder_of(value: &[u8]) -> Holder {
 pub(crate) async fn explain(
     shared: &Shared,
     connection: &Connection,
-    keys: &NameKeys,
+    keys: &NameKeys<'_>,
     failure: Failure,
 ) -> Error {
     if let Failure::Refused(refusal) = &failure {
@@ -380,9 +431,7 @@ pub(crate) async fn explain(
             return error;
         }
         if refusal.code == "WRONGTYPE" {
-            return foreign::describe(connection, keys, shared.config.keys.fence())
-                .await
-                .unwrap_or_else(Failure::into_error);
+            return foreign::describe(connection, keys).await.unwrap_or_else(Failure::into_error);
         }
     }
     failure.into_error()

@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) primary: Primary,
     /// Told when the store closes.
     pub(crate) closing: Notify,
+    /// Told when the connection is lost or cannot be made: in a cluster another node may have taken over.
+    pub(crate) lost: Arc<Notify>,
     state: RwLock<State>,
     was_live: AtomicBool,
     warned_about_polling: AtomicBool,
@@ -43,15 +45,27 @@ enum State {
 
 impl Shared {
     pub(crate) fn new(config: RedisConfig, handle: Handle) -> Self {
+        Self::with(config, handle, Arc::default(), Arc::default(), Arc::default())
+    }
+
+    /// For one of several servers whose waiters and events are those of one store.
+    pub(crate) fn with(
+        config: RedisConfig,
+        handle: Handle,
+        waiters: Arc<Waiters>,
+        events: Arc<Events>,
+        lost: Arc<Notify>,
+    ) -> Self {
         Self {
+            scripts: Scripts::load(config.keys.is_sharded()),
             config,
-            scripts: Scripts::load(),
             handle,
-            waiters: Arc::default(),
-            events: Arc::default(),
+            waiters,
+            events,
             server_clock: ServerClock::default(),
             primary: Primary::default(),
             closing: Notify::new(),
+            lost,
             state: RwLock::new(State::Down {
                 kind: ErrorKind::Unavailable,
                 reason: "the store is not connected yet".to_owned(),
@@ -90,6 +104,7 @@ impl Shared {
 
     pub(crate) fn went_down(&self, kind: ErrorKind, reason: String) {
         self.change(State::Down { kind, reason });
+        self.lost.notify_one();
     }
 
     pub(crate) fn close(&self) {

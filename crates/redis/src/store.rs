@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::{records, scripted, supervisor, unscripted};
 
 /// Waiters that nobody can tell. The claim of a grant is at least twice these intervals.
-const POLLING: Polling = Polling {
+pub(crate) const POLLING: Polling = Polling {
     first: Duration::from_millis(20),
     most: Duration::from_millis(100),
     behind: Duration::from_secs(1),

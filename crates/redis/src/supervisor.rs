@@ -49,7 +49,10 @@ pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
         live = again;
         shared.went_live(Arc::clone(&live.connection), live.rights);
         tracing::info!(store = shared.config.describe(), "connected to the server again");
-        shared.events.deliver(StoreEvent::Reconnected);
+        // In a cluster messages come on a connection of their own.
+        if !shared.config.keys.is_sharded() {
+            shared.events.deliver(StoreEvent::Reconnected);
+        }
     }
 }
 
@@ -59,7 +62,9 @@ async fn watch(shared: &Shared, live: &Established) -> &'static str {
     let mut last_heartbeat = SystemClock.now();
     loop {
         let heartbeat_due = HEARTBEAT.saturating_sub(SystemClock.now().since(last_heartbeat));
-        let bound_due = shared.waiters.bound_interval().map(|interval| {
+        // Without a channel on it no push comes, and its bound does not matter.
+        let interval = connection.subscribed.then(|| shared.waiters.bound_interval()).flatten();
+        let bound_due = interval.map(|interval| {
             let age = connection.health().bound().map_or(interval, |bound| SystemClock.now().since(bound));
             interval.saturating_sub(age)
         });
@@ -112,7 +117,7 @@ fn judge(
     sent_at: leasehold_core::Moment,
 ) -> Result<(), &'static str> {
     let [hello, time] = replies else { return Ok(()) };
-    if Refusal::in_value(hello).is_none() && check_server(hello).is_err() {
+    if Refusal::in_value(hello).is_none() && check_server(hello, shared.config.keys.is_sharded()).is_err() {
         return Err("the server is no primary any more");
     }
     if let Ok(micros) = reply::time_micros(time) {
@@ -130,7 +135,7 @@ async fn ping(connection: &Connection) -> Result<(), &'static str> {
 }
 
 /// Tries until it is connected again; `None` when the store is closed meanwhile.
-async fn reconnect(shared: &Arc<Shared>) -> Option<Established> {
+pub(crate) async fn reconnect(shared: &Arc<Shared>) -> Option<Established> {
     let mut pause = FIRST_PAUSE;
     let longest = match &shared.config.target {
         Target::Server(_) => LONGEST_PAUSE,

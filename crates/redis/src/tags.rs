@@ -6,7 +6,8 @@
 
 use std::sync::OnceLock;
 
-const SLOTS: u16 = 16_384;
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
 const CHARACTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// The longest tag: three characters reach 16,299 slots, four reach all.
 const LONGEST: usize = 4;
@@ -16,9 +17,15 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(0, hashed_part(key)) % SLOTS
 }
 
-/// The tag that leads to the slot of a key.
-pub(crate) fn tag_of(key: &[u8]) -> &'static str {
-    &table()[usize::from(slot_of(key))]
+/// The slot of a key, and the tag that leads to it.
+pub(crate) fn tag_of(key: &[u8]) -> (u16, &'static str) {
+    let slot = slot_of(key);
+    (slot, tag_of_slot(slot))
+}
+
+/// The tag that leads to a slot.
+pub(crate) fn tag_of_slot(slot: u16) -> &'static str {
+    &table()[usize::from(slot % SLOTS)]
 }
 
 /// What a cluster hashes: the text between the first `{` and the next `}`, if there is any, else the whole key.
@@ -103,6 +110,6 @@ mod tests {
         for (slot, tag) in [(0, "1bz"), (1, "emj"), (12_182, "foo"), (16_383, "hia"), (3_766, "24d")] {
             assert_eq!(&*table()[slot], tag);
         }
-        assert_eq!(tag_of(b"lock:order:1001"), "24d");
+        assert_eq!(tag_of(b"lock:order:1001"), (3_766, "24d"));
     }
 }

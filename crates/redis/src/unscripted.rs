@@ -302,8 +302,10 @@ async fn break_once(
 
 async fn explain(connection: &Connection, key: &str, failure: Failure) -> Error {
     if failure.code() == Some("WRONGTYPE") {
-        let keys = crate::keys::NameKeys { lock: key.to_owned(), queue: String::new() };
-        return foreign::describe(connection, &keys, "").await.unwrap_or_else(Failure::into_error);
+        let lock = key.to_owned();
+        let (queue, fence, channel_prefix) = (String::new(), "".into(), "".into());
+        let keys = crate::keys::NameKeys { lock, queue, fence, channel_prefix, slot: 0 };
+        return foreign::describe(connection, &keys).await.unwrap_or_else(Failure::into_error);
     }
     failure.into_error()
 }

@@ -2,7 +2,7 @@
 //! server, so that each can be withdrawn. Forgets an owner once it is released and nothing of it can still
 //! arrive.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -173,6 +173,20 @@ impl Waiters {
     pub(crate) fn bound_interval(&self) -> Option<Duration> {
         let table = self.lock();
         table.claims.keys().next().map(|claim| (*claim / BOUNDS_PER_CLAIM).max(LEAST_BOUND_INTERVAL))
+    }
+
+    /// Everybody who waits for a push about one of these names.
+    pub(crate) fn expecting(&self, is_one: impl Fn(&Name) -> bool) -> Vec<OwnerToken> {
+        let table = self.lock();
+        let expecting = table.owners.iter().filter(|(_, waiter)| waiter.expects_push && is_one(&waiter.name));
+        expecting.map(|(owner, _)| owner.clone()).collect()
+    }
+
+    /// The slots of the names about which anybody waits for a push.
+    pub(crate) fn slots_expected(&self, slot_of: impl Fn(&Name) -> u16) -> BTreeSet<u16> {
+        let table = self.lock();
+        let expecting = table.owners.values().filter(|waiter| waiter.expects_push);
+        expecting.map(|waiter| slot_of(&waiter.name)).collect()
     }
 
     /// How many owners are remembered.

@@ -41,6 +41,7 @@ impl Told {
             StoreEvent::Granted { .. } => "granted",
             StoreEvent::First { .. } => "first",
             StoreEvent::Reconnected => "reconnected",
+            StoreEvent::AskAgain { .. } | StoreEvent::StepByStep { .. } => "never here",
         };
         lock(&self.0).iter().map(kind).collect()
     }

@@ -211,8 +211,10 @@ impl Process {
     pub(super) fn told(&self, owner: &OwnerToken) -> Vec<StoreEvent> {
         let told = lock(&self.told.0);
         let about = |event: &&StoreEvent| match event {
-            StoreEvent::Granted { owner: whom, .. } | StoreEvent::First { owner: whom, .. } => whom == owner,
-            StoreEvent::Reconnected => false,
+            StoreEvent::Granted { owner: whom, .. }
+            | StoreEvent::First { owner: whom, .. }
+            | StoreEvent::AskAgain { owner: whom } => whom == owner,
+            StoreEvent::Reconnected | StoreEvent::StepByStep { .. } => false,
         };
         told.iter().filter(about).cloned().collect()
     }

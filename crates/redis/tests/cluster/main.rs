@@ -1,0 +1,5 @@
+//! The store on a real cluster: what every store promises, slots that move, shards that fail, and what users are told.
+
+#![cfg(test)]
+
+mod conformance;
