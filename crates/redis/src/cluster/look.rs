@@ -58,7 +58,7 @@ pub(super) async fn list(router: &Arc<Router>, prefix: &str, limit: usize) -> Re
     Ok(whole)
 }
 
-/// Asks a node, and the one to which a slot migrates for the keys that are there already.
+/// Asks a node, also for keys whose slot migrates from it or to it.
 struct Answers<'a> {
     router: &'a Arc<Router>,
     node: &'a Node,
@@ -74,11 +74,16 @@ impl inspect::Asks for Answers<'_> {
             let mut replies = self.node.questions.ask_all(&pipeline).await?;
             for (command, reply) in commands.iter().zip(&mut replies) {
                 let Some(refusal) = Refusal::in_value(reply) else { continue };
-                let Some(Redirect::Ask(place)) = Redirect::read(&refusal, &self.node.place) else { continue };
                 let mut asking = redis::pipe();
                 asking.cmd("ASKING").add_command(command.clone());
-                let target = self.router.node_at(&place, 0);
-                let answers = target.questions.ask_all(&asking).await?;
+                let answers = match Redirect::read(&refusal, &self.node.place) {
+                    Some(Redirect::Ask(place)) => {
+                        self.router.node_at(&place, 0).questions.ask_all(&asking).await?
+                    }
+                    // A key found here whose slot is still on its way here; one that has left is refused again.
+                    Some(Redirect::Moved(..)) => self.node.questions.ask_all(&asking).await?,
+                    None => continue,
+                };
                 *reply = answers.into_iter().nth(1).unwrap_or(Value::Nil);
             }
             Ok(replies)

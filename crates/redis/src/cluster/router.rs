@@ -62,7 +62,7 @@ impl Router {
     pub(super) async fn connect(config: ClusterConfig, handle: Handle) -> Result<Arc<Self>, Error> {
         let table = learn(&config).await?;
         if let Some((first, last)) = table.uncovered() {
-            return Err(Error::new(ErrorKind::Unavailable, uncovered(&config, first, last)));
+            return Err(Error::new(ErrorKind::Unavailable, uncovered(first, last)));
         }
         let router = Arc::new(Self {
             config,
@@ -120,7 +120,8 @@ impl Router {
             return Err(unavailable(format!("{}: the store was closed", self.config.describe())));
         }
         let node = state.table.owner(slot).and_then(|place| state.nodes.get(place));
-        node.cloned().ok_or_else(|| unavailable(uncovered(&self.config, slot, slot)))
+        node.cloned()
+            .ok_or_else(|| unavailable(format!("{}: {}", self.config.describe(), uncovered(slot, slot))))
     }
 
     /// The node at a place, which need not be in the table.
@@ -344,12 +345,11 @@ async fn ask_for_table(config: &ClusterConfig, node: &Host) -> Result<Table, Err
     answer.map_err(|error| error.context(node))
 }
 
-fn uncovered(config: &ClusterConfig, first: u16, last: u16) -> String {
+fn uncovered(first: u16, last: u16) -> String {
     let slots = if first == last { format!("slot {first}") } else { format!("the slots {first} to {last}") };
     format!(
-        "{}: no node of the cluster has {slots}, so names that fall there cannot be locked: give every slot to a \
-         node (redis-cli --cluster fix, or CLUSTER ADDSLOTSRANGE)",
-        config.describe()
+        "no node of the cluster has {slots}, so names that fall there cannot be locked: give every slot to a \
+         node (redis-cli --cluster fix, or CLUSTER ADDSLOTSRANGE)"
     )
 }
 

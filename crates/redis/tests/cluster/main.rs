@@ -3,3 +3,9 @@
 #![cfg(test)]
 
 mod conformance;
+mod doctor;
+mod failover;
+mod migration;
+mod refusals;
+mod slots;
+mod support;

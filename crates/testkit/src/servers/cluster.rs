@@ -349,7 +349,22 @@ impl RedisCluster {
                 Ok(!replica.server.command(&["CLUSTER", "REPLICATE", primary])?.is_error())
             })?;
         }
-        if settings.covered { self.until_whole() } else { Ok(()) }
+        if settings.covered {
+            self.until_whole()?;
+        }
+        let (_, last) = self.slots_of(if settings.covered { self.shards - 1 } else { self.shards - 2 });
+        let assigned = format!("cluster_slots_assigned:{}\r\n", usize::from(last) + 1);
+        until("every node knows the slots and replicas of all others", || {
+            for node in &self.nodes {
+                let nodes = node.server.cli(&["CLUSTER", "NODES"])?;
+                let replicas = nodes.lines().filter(|line| line.contains("slave")).count();
+                let info = node.server.cli(&["CLUSTER", "INFO"])?;
+                if !info.contains(&assigned) || replicas != self.nodes.len() - self.shards {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
     }
 
     /// The first and the last slot of a shard, as they were given out at the start.
