@@ -2,7 +2,7 @@
 
 use leasehold_core::store::{Finding, Severity, Store};
 
-use crate::support::{Process, name, on_each_cluster, owner};
+use crate::support::{Process, name, on_each_cluster, owner, until};
 
 fn found<'a>(findings: &'a [Finding], subject: &str, word: &str) -> &'a Finding {
     let is_it = |finding: &&Finding| finding.subject == subject && finding.message.contains(word);
@@ -17,6 +17,13 @@ fn a_well_set_cluster_has_nothing_wrong_and_every_danger_is_named_with_its_node(
     on_each_cluster("a_well_set_cluster", well_set, async |cluster| {
         let process = Process::start(&cluster.url()).await;
         process.take(&name("job"), &owner("me")).await;
+        // Nodes count a replica only once it has told them how far it has come.
+        until("every primary has a replica", async || {
+            let findings = process.store.diagnose().await.unwrap();
+            let replicas = findings.iter().find(|finding| finding.subject == "replicas").unwrap();
+            replicas.severity == Severity::Fine
+        })
+        .await;
         let findings = process.store.diagnose().await.unwrap();
         let wrong: Vec<_> = findings.iter().filter(|found| found.severity != Severity::Fine).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
