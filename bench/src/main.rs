@@ -2,6 +2,7 @@
 //! `bench/results/`.
 
 mod measure;
+mod once;
 mod process;
 mod redis;
 mod report;
@@ -28,6 +29,8 @@ enum What {
     Seal,
     /// Start of the command on the embedded store, beside flock.
     Start,
+    /// Run once, the first call and a later one, beside the raw statements.
+    Once,
     /// Latency of an uncontended pair, beside two raw script calls.
     RedisLatency,
     /// Throughput of 64 tasks, beside the client library alone and redis-benchmark.
@@ -49,6 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (What::Sqlite, sqlite::run as fn() -> Result<(), Box<dyn std::error::Error>>),
         (What::Seal, seal::run),
         (What::Start, start::run),
+        (What::Once, once::run),
         (What::RedisLatency, redis::latency::run),
         (What::RedisThroughput, redis::throughput::run),
         (What::RedisCost, redis::cost::run),
