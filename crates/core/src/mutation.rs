@@ -55,6 +55,8 @@ rules! {
     IsolateRenewals = "isolate-renewals",
     /// Trap 16: a server of a store that hangs does not hold up the renewals of others.
     IsolateServers = "isolate-servers",
+    /// Trap 67: a name that was taken step by step is granted only if it was held throughout.
+    VerifySteps = "verify-steps",
     /// Trap 17: renewals go out in deadline order.
     DeadlineOrder = "deadline-order",
     /// Trap 18: `max_hold` ends a hold that is renewed for ever.

@@ -1,9 +1,12 @@
 //! While a slot migrates its keys are at two nodes, and scripts on several of them are refused, perhaps for minutes.
 
+use std::time::Duration;
+
 use leasehold_core::ErrorKind;
 use leasehold_core::store::{AcquireReply, BreakMode, Holder, ReleaseReply, Store, SwapRequest, Then};
+use leasehold_testkit::servers::RedisCluster;
 
-use crate::support::{Process, TTL, name, on_each_cluster, owner, place_of, until};
+use crate::support::{Process, TTL, name, on_each_cluster, one_kind, owner, place_of, run, until};
 
 #[test]
 fn trap_67_names_of_a_slot_that_migrates_are_taken_renewed_and_given_back_step_by_step() {
@@ -119,4 +122,30 @@ fn what_needs_several_keys_at_once_says_that_the_slot_migrates_and_works_after_i
             one.free(&job, &me).await;
         },
     );
+}
+
+#[test]
+fn trap_67_a_name_that_ends_between_the_steps_is_not_granted() {
+    let Some(kind) = one_kind("a_name_that_ends_between_the_steps_is_not_granted") else { return };
+    let cluster = RedisCluster::builder(kind).replicas(0).proxies().start().unwrap();
+    run(async {
+        let process = Process::start(&cluster.url()).await;
+        let (job, me) = (name("job"), owner("me"));
+        let (slot, from) = place_of(&cluster, "job");
+        let to = (from + 1) % 3;
+        process.take(&job, &me).await;
+        process.free(&job, &me).await;
+        cluster.begin_migration(slot, from, to).unwrap();
+        let ttl = Duration::from_millis(40);
+        // Each step takes longer than the lease lasts.
+        for node in [from, to] {
+            cluster.proxy(node).set_delay(ttl, ttl);
+        }
+        let error = process.try_for(&job, &me, ttl).await.map(|reply| panic!("{reply:?}")).unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("step"), "{error}");
+        for node in [from, to] {
+            cluster.proxy(node).set_delay(Duration::ZERO, Duration::ZERO);
+        }
+        process.take(&job, &owner("another")).await;
+    });
 }

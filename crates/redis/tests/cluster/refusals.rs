@@ -2,9 +2,9 @@
 
 use leasehold_core::{Clock, ErrorKind, SystemClock};
 use leasehold_testkit::ports::PortLease;
-use leasehold_testkit::servers::{RedisCluster, RedisServer, ServerKind};
+use leasehold_testkit::servers::{RedisCluster, RedisServer};
 
-use crate::support::{Process, SLACK, connect_error, name, on_each_cluster, owner, run};
+use crate::support::{Process, SLACK, connect_error, name, on_each_cluster, one_kind, owner, run};
 
 async fn assert_refused(url: &str, kind: ErrorKind, words: &[&str]) {
     let started = SystemClock.now();
@@ -18,7 +18,8 @@ async fn assert_refused(url: &str, kind: ErrorKind, words: &[&str]) {
 
 #[test]
 fn a_single_server_given_as_a_cluster_is_refused_with_what_to_write() {
-    let server = RedisServer::start(ServerKind::Redis7).unwrap();
+    let Some(kind) = one_kind("a_single_server_given_as_a_cluster") else { return };
+    let server = RedisServer::start(kind).unwrap();
     let address = server.address().to_string();
     run(async {
         let url = format!("redis+cluster://{address}/");
@@ -66,7 +67,8 @@ fn slots_that_nobody_has_are_named_and_nothing_is_left() {
 
 #[test]
 fn addresses_that_are_announced_but_not_reached_are_named() {
-    let cluster = RedisCluster::builder(ServerKind::Redis7).replicas(0).proxies().start().unwrap();
+    let Some(kind) = one_kind("addresses_that_are_announced_but_not_reached") else { return };
+    let cluster = RedisCluster::builder(kind).replicas(0).proxies().start().unwrap();
     for node in 0..3 {
         cluster.proxy(node).refuse().unwrap();
     }
@@ -78,7 +80,8 @@ fn addresses_that_are_announced_but_not_reached_are_named() {
 
 #[test]
 fn a_node_that_refuses_to_work_says_why() {
-    let settings = RedisCluster::builder(ServerKind::Redis7).replicas(0);
+    let Some(kind) = one_kind("a_node_that_refuses_to_work") else { return };
+    let settings = RedisCluster::builder(kind).replicas(0);
     let cluster = settings.config("cluster-require-full-coverage", "yes").start().unwrap();
     run(async {
         let process = Process::start(&cluster.url()).await;

@@ -11,7 +11,7 @@ use leasehold_core::{
     COMMAND_TIMEOUT, Clock, Error, FencingToken, Label, Name, OwnerToken, SystemClock, SystemEntropy,
 };
 use leasehold_redis::{ClusterConfig, ClusterStore};
-use leasehold_testkit::servers::{ClusterBuilder, RedisCluster, kinds_to_test};
+use leasehold_testkit::servers::{ClusterBuilder, RedisCluster, ServerKind, kinds_to_test};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// Longer than anything takes on a busy machine.
@@ -48,6 +48,11 @@ pub(crate) fn on_each_cluster(
             thread.spawn_scoped(scope, run_it).unwrap();
         }
     });
+}
+
+/// The kind for a test that needs one only, if this machine has any.
+pub(crate) fn one_kind(test: &str) -> Option<ServerKind> {
+    kinds_to_test(test).into_iter().next()
 }
 
 /// Runs a test on a runtime of its own.
@@ -111,6 +116,16 @@ impl Process {
 
     pub(crate) async fn try_acquire(&self, name: &Name, owner: &OwnerToken) -> Result<AcquireReply, Error> {
         self.ask(name, owner, None).await
+    }
+
+    pub(crate) async fn try_for(
+        &self,
+        name: &Name,
+        owner: &OwnerToken,
+        ttl: Duration,
+    ) -> Result<AcquireReply, Error> {
+        let not_after = SystemClock.now().after(COMMAND_TIMEOUT);
+        self.store.acquire(AcquireRequest { name, owner, ttl, queue: None, not_after }).await
     }
 
     pub(crate) async fn take(&self, name: &Name, owner: &OwnerToken) -> FencingToken {
