@@ -55,6 +55,11 @@ pub trait Fixture: Send + Sync + 'static {
     /// The clock of the connected processes.
     fn clock(&self) -> Arc<dyn Clock>;
 
+    /// One of many names whose fencing tokens come from one counter: any, unless the store has several.
+    fn counted_together(&self, number: usize) -> String {
+        format!("job-{number}")
+    }
+
     /// Lets time go by.
     fn pass(&self, time: Duration) -> impl Future<Output = ()> + Send {
         tokio::time::sleep(time)

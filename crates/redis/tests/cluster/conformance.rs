@@ -68,6 +68,11 @@ impl Fixture for Part {
         Ok(self.connect_to(&self.cluster.url().replace("://", "://mute:secret@")).await)
     }
 
+    /// Each slot has its own counter.
+    fn counted_together(&self, number: usize) -> String {
+        format!("{{job}}-{number}")
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
@@ -144,4 +149,14 @@ impl Fixture for Part {
 mod redis7 {
     use super::{Part, ServerKind};
     leasehold_testkit::conformance_tests!(Part::of(ServerKind::Redis7));
+}
+
+mod redis8 {
+    use super::{Part, ServerKind};
+    leasehold_testkit::conformance_tests!(Part::of(ServerKind::Redis8));
+}
+
+mod valkey9 {
+    use super::{Part, ServerKind};
+    leasehold_testkit::conformance_tests!(Part::of(ServerKind::Valkey9));
 }

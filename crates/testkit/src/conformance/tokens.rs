@@ -18,7 +18,7 @@ pub async fn tokens_grow_over_owners_names_and_connections<F: Fixture>(fixture: 
     let mut last = FencingToken::UNFENCED;
     for round in 0..40 {
         let process = &processes[round % 2];
-        let (job, me) = (name(&format!("job-{}", round % 5)), owner("me"));
+        let (job, me) = (name(&fixture.counted_together(round % 5)), owner("me"));
         let token = process.take(&job, &me, LONG).await.fencing_token;
         assert!(token > last, "{token} after {last}");
         last = token;
@@ -33,10 +33,8 @@ pub async fn concurrent_grants_have_different_tokens<F: Fixture>(fixture: &F) ->
     needs_fencing(&processes[0])?;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..60 {
-        let process = processes[number % 2].clone();
-        tasks.spawn(async move {
-            process.take(&name(&format!("job-{number}")), &owner("me"), LONG).await.fencing_token
-        });
+        let (process, job) = (processes[number % 2].clone(), name(&fixture.counted_together(number)));
+        tasks.spawn(async move { process.take(&job, &owner("me"), LONG).await.fencing_token });
     }
     let mut tokens = tasks.join_all().await;
     tokens.sort_unstable();
