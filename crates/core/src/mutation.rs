@@ -129,6 +129,10 @@ rules! {
     ResultLimit = "result-limit",
     /// The store's time is kept to the letter, also by a request that gets no answer.
     StoreTimeout = "store-timeout",
+    /// Sentinel: a release that the old primary confirmed is repeated on the new one, which may not know of it.
+    RepeatReleases = "repeat-releases",
+    /// Sentinel: a server that names itself a primary is left when the Sentinels name another one.
+    FollowSentinels = "follow-sentinels",
 }
 
 /// Whether a rule is on: always, except in test builds that switch it off.

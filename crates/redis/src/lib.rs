@@ -26,6 +26,7 @@ mod primary;
 mod questions;
 mod random;
 mod records;
+mod releases;
 mod reply;
 mod rights;
 mod script;

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::Error;
+use leasehold_core::mutation::{Rule, on};
 use tokio::sync::Notify;
 
 use crate::config::{Address, RedisConfig, Target};
@@ -48,7 +49,8 @@ impl Primary {
     pub(crate) fn is_named(&self, address: &Address) {
         {
             let mut place = self.place();
-            if place.used.as_ref().is_none_or(|used| used == address) {
+            let same = place.used.as_ref().is_none_or(|used| used == address);
+            if same || !on(Rule::FollowSentinels) {
                 return;
             }
             place.moved = true;

@@ -133,13 +133,11 @@ async fn connect(
 ) -> Result<(MultiplexedConnection, Driver), Error> {
     let stream = transport::open(&sentinels.address(host)).await?;
     say_hello(stream, &sentinels.login, 0, news).await.map_err(|error| match error.kind() {
-        ErrorKind::Denied => Error::new(
+        ErrorKind::Denied if sentinels.login.password.is_none() => Error::new(
             ErrorKind::Denied,
-            format!(
-                "this Sentinel refuses the login, or wants one: write sentinel_password=… in the URL, and \
-                 sentinel_user=… if it has users ({error})"
-            ),
+            "this Sentinel wants a password: write sentinel_password=… in the URL, and sentinel_user=… if it has users",
         ),
+        ErrorKind::Denied => error.context("sentinel_password or sentinel_user is not right"),
         _ => error,
     })
 }

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use leasehold_core::{Error, ErrorKind};
+use leasehold_core::{Clock, Error, ErrorKind, Name, OwnerToken, SystemClock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::config::RedisConfig;
+use crate::config::{RedisConfig, Target};
 use crate::connection::Connection;
 use crate::events::Events;
 use crate::failure::Refusal;
 use crate::primary::Primary;
+use crate::releases::Releases;
 use crate::rights::Rights;
 use crate::script::Scripts;
 use crate::server_clock::ServerClock;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) events: Arc<Events>,
     pub(crate) server_clock: ServerClock,
     pub(crate) primary: Primary,
+    pub(crate) releases: Releases,
     /// Told when the store closes.
     pub(crate) closing: Notify,
     /// Told when the connection is lost or cannot be made: in a cluster another node may have taken over.
@@ -64,6 +66,7 @@ impl Shared {
             events,
             server_clock: ServerClock::default(),
             primary: Primary::default(),
+            releases: Releases::default(),
             closing: Notify::new(),
             lost,
             state: RwLock::new(State::Down {
@@ -105,6 +108,13 @@ impl Shared {
     pub(crate) fn went_down(&self, kind: ErrorKind, reason: String) {
         self.change(State::Down { kind, reason });
         self.lost.notify_one();
+    }
+
+    /// Remembers a release that the server has confirmed, where another may have to be told, too.
+    pub(crate) fn note_release(&self, name: &Name, owner: &OwnerToken) {
+        if matches!(self.config.target, Target::Sentinel(_)) {
+            self.releases.confirmed(name, owner, SystemClock.now());
+        }
     }
 
     pub(crate) fn close(&self) {

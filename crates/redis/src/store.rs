@@ -85,7 +85,13 @@ impl RedisStore {
     async fn do_release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseReply, Error> {
         let (connection, rights) = self.shared.live()?;
         match rights {
-            Rights::Scripts { .. } => scripted::release(&self.shared, &connection, request).await,
+            Rights::Scripts { .. } => {
+                let reply = scripted::release(&self.shared, &connection, request).await?;
+                if request.keep_for.is_none() && matches!(reply, ReleaseReply::Freed { .. }) {
+                    self.shared.note_release(request.name, request.owner);
+                }
+                Ok(reply)
+            }
             Rights::Commands(dialect) => {
                 unscripted::release(&self.shared, &connection, dialect, request).await
             }

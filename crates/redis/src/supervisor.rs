@@ -11,7 +11,9 @@ use crate::connection::Connection;
 use crate::failure::{Failure, Refusal};
 use crate::handshake::{Established, check_server, command, establish};
 use crate::random::jittered;
+use crate::releases;
 use crate::reply;
+use crate::rights::Rights;
 use crate::sentinel;
 use crate::shared::Shared;
 
@@ -45,8 +47,12 @@ pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
             leasehold_core::ErrorKind::Unavailable,
             format!("the connection is lost ({reason}) and is being made anew"),
         );
+        let (lost_at, left) = (SystemClock.now(), shared.primary.used());
         let Some(again) = reconnect(&shared).await else { return };
         live = again;
+        if shared.primary.used() != left && matches!(live.rights, Rights::Scripts { .. }) {
+            releases::repeat(&shared, &live.connection, lost_at).await;
+        }
         shared.went_live(Arc::clone(&live.connection), live.rights);
         tracing::info!(store = shared.config.describe(), "connected to the server again");
         // In a cluster messages come on a connection of their own.

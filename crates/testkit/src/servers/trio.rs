@@ -49,6 +49,12 @@ impl TrioBuilder {
         self
     }
 
+    /// The Sentinels are of another kind than the servers.
+    pub fn sentinel_kind(mut self, kind: ServerKind) -> Self {
+        self.sentinel_kind = kind;
+        self
+    }
+
     /// The servers' password.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.into());
@@ -271,11 +277,13 @@ impl SentinelTrio {
 
     /// The server that most Sentinels name and that is a primary.
     pub fn primary(&self) -> Option<usize> {
+        self.named_by_most().filter(|number| self.is_primary(*number))
+    }
+
+    fn named_by_most(&self) -> Option<usize> {
         let running = (0..3).filter(|number| self.sentinels[*number].process_id().is_some());
         let named: Vec<_> = running.filter_map(|number| self.named_by(number)).collect();
-        (0..3).find(|number| {
-            named.iter().filter(|named| *named == number).count() >= 2 && self.is_primary(*number)
-        })
+        (0..3).find(|number| named.iter().filter(|named| *named == number).count() >= 2)
     }
 
     /// Whether a server is a primary as it knows itself.
@@ -309,7 +317,8 @@ impl SentinelTrio {
     pub fn wait_for_failover_from(&self, old: usize) -> io::Result<usize> {
         let mut new = None;
         self.wait_until("no failover", || {
-            new = self.primary().filter(|primary| *primary != old);
+            // The old one may be frozen: it is not asked.
+            new = self.named_by_most().filter(|named| *named != old && self.is_primary(*named));
             new.is_some()
         })?;
         Ok(new.unwrap_or(old))
