@@ -227,6 +227,11 @@ impl<'a> Acquisition<'a> {
                     self.note_held(held, on_waiting);
                     self.engine.now().after(pause)
                 }
+                Some(Err(error)) if error.kind() == ErrorKind::NotReplicated => {
+                    // It is given back, but perhaps not yet.
+                    self.in_store = true;
+                    return Err(error.context(self.name));
+                }
                 Some(Err(error)) if !error.is_retryable() => return Err(error.context(self.name)),
                 Some(Err(error)) => self.in_trouble(sent_at, error),
             };
@@ -266,7 +271,11 @@ impl<'a> Acquisition<'a> {
             _ => not_after,
         };
         let until = if self.last_held.is_some() { patience.min(self.give_up_at) } else { patience };
-        let reply = match self.engine.timers.before(until, self.engine.store.acquire(request)).await {
+        let asked = match self.options.acks {
+            0 => self.engine.store.acquire(request),
+            acks => self.engine.store.acquire_acked(request, acks),
+        };
+        let reply = match self.engine.timers.before(until, asked).await {
             Some(reply) => reply,
             None if until < patience => return None,
             None => Err(Error::new(
@@ -362,6 +371,11 @@ impl<'a> Acquisition<'a> {
 
     /// A grant arrived by push: take it if it is certainly young enough, else ask the store once more.
     fn pushed(&mut self, grant: PushedGrant) -> Option<Outcome> {
+        if self.options.acks > 0 && on(Rule::ConfirmForAcks) {
+            // The replicas have to confirm it, and that is asked on a connection of its own.
+            observe::asked_again("confirm");
+            return None;
+        }
         let now = self.engine.now();
         let bound = match grant.granted_after {
             Some(bound) if now.since(bound) <= grant.claim / 2 => bound,

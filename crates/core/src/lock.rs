@@ -210,7 +210,11 @@ impl Lock {
         self
     }
 
-    /// How many replicas must confirm the grant; 0 by default.
+    /// How many replicas must confirm a grant before it counts; 0 by default. Where fewer do within a second (or
+    /// half the TTL), the lease is given back and the error is `NotReplicated`.
+    ///
+    /// It narrows the window in which a failover loses a lease and the name is granted twice; it does not close it:
+    /// another replica may be promoted, and renewals are not confirmed. Fencing tokens tell the stale holder then.
     pub fn acks(mut self, acks: u32) -> Self {
         self.options.acks = acks;
         self

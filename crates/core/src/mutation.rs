@@ -131,6 +131,12 @@ rules! {
     StoreTimeout = "store-timeout",
     /// Sentinel: a release that the old primary confirmed is repeated on the new one, which may not know of it.
     RepeatReleases = "repeat-releases",
+    /// Trap 43: a grant counts only if as many replicas have confirmed it as were asked for.
+    CountAcks = "count-acks",
+    /// Trap 66: a pushed grant that replicas must confirm is confirmed by an acquire of one's own.
+    ConfirmForAcks = "confirm-for-acks",
+    /// Trap 66: replicas are waited for on a connection that is used for nothing else.
+    AcksApart = "acks-apart",
     /// Sentinel: a server that names itself a primary is left when the Sentinels name another one.
     FollowSentinels = "follow-sentinels",
 }

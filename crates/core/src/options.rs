@@ -60,6 +60,7 @@ pub(crate) struct CheckedOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) owner: Option<OwnerToken>,
+    pub(crate) acks: u32,
 }
 
 impl LockOptions {
@@ -91,6 +92,7 @@ impl LockOptions {
             max_hold: self.max_hold,
             min_hold: self.min_hold,
             owner: self.owner.clone(),
+            acks: self.acks,
         })
     }
 }

@@ -49,6 +49,20 @@ pub trait Store: Send + Sync + 'static {
     /// gone. If the name is free and others are queued, the first live one of them is granted.
     fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> StoreFuture<'a, Result<AcquireReply, Error>>;
 
+    /// As [`Store::acquire`], but a grant counts only once so many replicas have confirmed it. Where fewer do in
+    /// time, the lease is given back and the error is `NotReplicated`.
+    ///
+    /// By default, what a store says that has no replicas.
+    fn acquire_acked<'a>(
+        &'a self,
+        _request: AcquireRequest<'a>,
+        _acks: u32,
+    ) -> StoreFuture<'a, Result<AcquireReply, Error>> {
+        Box::pin(std::future::ready(Err(Error::config(
+            "this store has no replicas that could confirm a grant",
+        ))))
+    }
+
     /// Gives the name back if this owner holds it, handing it to the first live waiter, and removes this
     /// owner's queue entry in any case. Never touches another owner's lease.
     fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> StoreFuture<'a, Result<ReleaseReply, Error>>;

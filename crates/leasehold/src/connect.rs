@@ -26,6 +26,7 @@ impl Client {
     /// | `redis://[user:password@]host[:port][/db]` | a Redis or Valkey server (feature `redis`, on by default) |
     /// | `rediss://…` | the same over TLS (feature `tls`) |
     /// | `redis+unix:///path` | the same over a Unix socket |
+    /// | `redis+sentinel://[user:password@]host1,host2,host3/service[/db]` | the primary of a service, as its Sentinels tell; `rediss+sentinel://…` over TLS |
     /// | `redis+cluster://[user:password@]host[:port][,host[:port]…]` | a Redis or Valkey Cluster; any node will do, several are tried in turn |
     /// | `rediss+cluster://…` | the same over TLS (feature `tls`) |
     /// | `local` | a SQLite file in the user's state directory (feature `sqlite`) |
@@ -33,9 +34,10 @@ impl Client {
     /// | `memory:` | this client's own memory, for tests |
     ///
     /// Redis URLs take the parameters `namespace` (`lock:` by default), `db`, `label` (what operators read of this
-    /// process), `user` and `password` (for sockets), `ca`, `cert` and `key` (PEM files, for TLS), and
-    /// `scripting=off` with `allow_unfenced=1` (for servers that forbid scripts); special characters in them and in
-    /// the password are percent-encoded. A server that cannot be reached, or whose certificate is not accepted, is
+    /// process), `acks` (how many replicas must confirm each grant, unless a lock says otherwise), `user` and `password`
+    /// (for sockets), `sentinel_user` and `sentinel_password` (for Sentinels), `ca`, `cert` and `key` (PEM files, for
+    /// TLS), and `scripting=off` with `allow_unfenced=1` (for servers that forbid scripts); special characters in them
+    /// and in the password are percent-encoded. A server that cannot be reached, or whose certificate is not accepted, is
     /// tried again until `store_timeout` has passed.
     ///
     /// # Errors
@@ -194,6 +196,9 @@ impl ClientBuilder {
         }
         let mut settings = self.settings;
         settings.label = settings.label.or_else(|| config.label().cloned());
+        if settings.defaults.acks == 0 {
+            settings.defaults.acks = config.acks();
+        }
         let server = config.describe();
         let client = start(settings, move || redis(config.clone())).await;
         // A server that gave no answer at all did not get to say which one it is.

@@ -6,9 +6,9 @@ use crate::keys::Keys;
 
 /// Everything that is sent, and everything scripts call, wherever. HELLO and AUTH are open to everybody. Without INFO
 /// it is only not known whether the server evicts leases.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "info", "ping", "time", "eval", "evalsha", "get", "set", "del", "exists", "pttl", "pexpire", "zadd",
-    "zrem", "zrange", "zrank", "zscore", "scan", "type",
+    "zrem", "zrange", "zrank", "zscore", "scan", "type", "wait",
 ];
 /// … on a single server.
 const ON_ONE_SERVER: [&str; 4] = ["select", "subscribe", "publish", "pubsub|numsub"];

@@ -14,7 +14,7 @@ use crate::keys::Keys;
 pub(crate) const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 /// The query parameters a URL may have.
-const PARAMETERS: &str = "namespace, db, label, scripting, allow_unfenced, user, password, sentinel_user, \
+const PARAMETERS: &str = "namespace, db, label, acks, scripting, allow_unfenced, user, password, sentinel_user, \
                           sentinel_password, ca, cert, key";
 
 /// Where a Redis or Valkey server is and how to use it.
@@ -30,6 +30,7 @@ pub struct RedisConfig {
     pub(crate) scripting: bool,
     pub(crate) allow_unfenced: bool,
     pub(crate) label: Option<Label>,
+    pub(crate) acks: u32,
 }
 
 /// What a URL leads to.
@@ -119,7 +120,7 @@ impl RedisConfig {
     ///   both.
     ///
     /// and these parameters: `namespace` (`lock:` by default), `db`, `label` (what operators read of this
-    /// process), `scripting=off` with `allow_unfenced=1` (for servers that forbid scripts).
+    /// process), `acks` (how many replicas must confirm each grant), `scripting=off` with `allow_unfenced=1` (for servers that forbid scripts).
     ///
     /// Special characters in users, passwords and parameters are percent-encoded: `@ / # % ? &` as
     /// `%40 %2F %23 %25 %3F %26`.
@@ -176,6 +177,7 @@ impl RedisConfig {
             scripting: true,
             allow_unfenced: false,
             label: None,
+            acks: 0,
         };
         config.read_db(&db)?;
         for (parameter, value) in pairs(&url)? {
@@ -203,6 +205,7 @@ impl RedisConfig {
             "label" => self.label = Some(Label::new(value)?),
             "scripting" => self.scripting = switch(parameter, value)?,
             "allow_unfenced" => self.allow_unfenced = switch(parameter, value)?,
+            "acks" => self.acks = number(parameter, value)?,
             "user" => self.login.user = Some(value.to_owned()),
             "password" => self.login.password = Some(Secret(value.to_owned())),
             "sentinel_user" => self.sentinels(parameter)?.login.user = Some(value.to_owned()),
@@ -274,6 +277,11 @@ impl RedisConfig {
                  be told from the present one: add allow_unfenced=1 to accept that, or allow scripts",
             ));
         }
+        if !self.scripting && self.acks > 0 {
+            return Err(Error::config(
+                "acks need scripts: without them nothing tells which grant the replicas have confirmed",
+            ));
+        }
         if self.scripting && self.allow_unfenced {
             return Err(Error::config(
                 "allow_unfenced=1 has no effect while scripts are used: remove it, or add scripting=off",
@@ -299,6 +307,11 @@ impl RedisConfig {
     /// The label the URL asks for.
     pub fn label(&self) -> Option<&Label> {
         self.label.as_ref()
+    }
+
+    /// How many replicas must confirm each grant, as the URL asks for; 0 if it does not.
+    pub fn acks(&self) -> u32 {
+        self.acks
     }
 
     /// The server's URL without secrets.
@@ -439,6 +452,10 @@ fn misplaced_login() -> Error {
 
 fn some_text(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
+}
+
+fn number(parameter: &str, value: &str) -> Result<u32, Error> {
+    value.parse().map_err(|_| Error::config(format!("{parameter}={value} is not a number")))
 }
 
 fn switch(parameter: &str, value: &str) -> Result<bool, Error> {

@@ -75,6 +75,10 @@ impl Health {
         }
     }
 
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.reason.get().is_some()
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
@@ -105,6 +109,11 @@ impl Connection {
     /// The same connection, with or without its wake channel.
     pub(crate) fn with_subscription(self, subscribed: bool) -> Self {
         Self { subscribed, ..self }
+    }
+
+    /// The same connection for waiters that are told on the wake channel of another one.
+    pub(crate) fn with_wake_channel_of(self, other: &Self) -> Self {
+        Self { id: other.id.clone(), subscribed: other.subscribed, ..self }
     }
 
     pub(crate) fn health(&self) -> &Health {

@@ -6,6 +6,7 @@
 //!
 //! The protocol is described in `docs/protocol.md`.
 
+mod acks;
 mod acl;
 mod cluster;
 mod config;

@@ -7,6 +7,7 @@ use leasehold_core::{Clock, Error, ErrorKind, Name, OwnerToken, SystemClock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::acks::AckConnections;
 use crate::config::{RedisConfig, Target};
 use crate::connection::Connection;
 use crate::events::Events;
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) server_clock: ServerClock,
     pub(crate) primary: Primary,
     pub(crate) releases: Releases,
+    pub(crate) acks: AckConnections,
     /// Told when the store closes.
     pub(crate) closing: Notify,
     /// Told when the connection is lost or cannot be made: in a cluster another node may have taken over.
@@ -67,6 +69,7 @@ impl Shared {
             server_clock: ServerClock::default(),
             primary: Primary::default(),
             releases: Releases::default(),
+            acks: AckConnections::default(),
             closing: Notify::new(),
             lost,
             state: RwLock::new(State::Down {
@@ -118,6 +121,7 @@ impl Shared {
     }
 
     pub(crate) fn close(&self) {
+        self.acks.close();
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;
         self.closing.notify_one();
     }

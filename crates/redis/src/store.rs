@@ -21,7 +21,7 @@ use crate::inspect;
 use crate::questions::Questions;
 use crate::rights::Rights;
 use crate::shared::Shared;
-use crate::{records, scripted, supervisor, unscripted};
+use crate::{acks, records, scripted, supervisor, unscripted};
 
 /// Waiters that nobody can tell. The claim of a grant is at least twice these intervals.
 pub(crate) const POLLING: Polling = Polling {
@@ -79,6 +79,16 @@ impl RedisStore {
         match rights {
             Rights::Scripts { .. } => scripted::acquire(&self.shared, &connection, request).await,
             Rights::Commands(_) => unscripted::acquire(&self.shared, &connection, request).await,
+        }
+    }
+
+    async fn do_acquire_acked(&self, request: AcquireRequest<'_>, acks: u32) -> Result<AcquireReply, Error> {
+        let (connection, rights) = self.shared.live()?;
+        match rights {
+            Rights::Scripts { .. } => acks::acquire(&self.shared, &connection, request, acks).await,
+            Rights::Commands(_) => {
+                Err(Error::config("acks need scripts: remove acks, or scripting=off from the URL"))
+            }
         }
     }
 
@@ -176,6 +186,7 @@ impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::all(POLLING);
         can.push = self.shared.can_push();
+        can.acks = self.shared.config.scripting;
         if !self.shared.config.scripting {
             (can.fencing, can.queue, can.records) = (false, false, false);
         }
@@ -196,6 +207,14 @@ impl Store for RedisStore {
 
     fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> StoreFuture<'a, Result<AcquireReply, Error>> {
         Box::pin(self.do_acquire(request))
+    }
+
+    fn acquire_acked<'a>(
+        &'a self,
+        request: AcquireRequest<'a>,
+        acks: u32,
+    ) -> StoreFuture<'a, Result<AcquireReply, Error>> {
+        Box::pin(self.do_acquire_acked(request, acks))
     }
 
     fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> StoreFuture<'a, Result<ReleaseReply, Error>> {

@@ -4,6 +4,7 @@
 #![cfg(test)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod acks;
 #[path = "../common/mod.rs"]
 mod common;
 mod counter;

@@ -68,7 +68,8 @@ fn trap_44_a_url_that_cannot_be_read_is_not_repeated() {
 fn what_is_unknown_or_contradictory_is_refused_with_a_way_out() {
     for (url, word) in [
         ("redis://h?namspace=x", "namespace, db"),
-        ("redis://h?acks=1", "known are"),
+        ("redis://h?acks=x", "not a number"),
+        ("redis://h?scripting=off&allow_unfenced=1&acks=1", "acks need scripts"),
         ("redis://h/x", "not a number"),
         ("redis://h?scripting=maybe", "scripting=on or off"),
         ("redis://h?scripting=off", "allow_unfenced=1"),

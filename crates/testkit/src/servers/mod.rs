@@ -151,6 +151,17 @@ pub(crate) fn missing(test: &str, kind: &str, variable: &str) -> Result<(), Stri
     skip(test, kind, &std::env::var(REQUIRE_VARIABLE).unwrap_or_default(), &format!("set {variable}"))
 }
 
+/// Reports a test as skipped that needs something else than a server, as [`kinds_to_test`] does.
+///
+/// # Panics
+/// When [`REQUIRE_VARIABLE`] lists it, or the skip cannot be counted.
+pub fn skip_without(test: &str, what: &str, otherwise: &str) {
+    let required = std::env::var(REQUIRE_VARIABLE).unwrap_or_default();
+    if let Err(message) = skip(test, what, &required, otherwise) {
+        panic!("{message}");
+    }
+}
+
 /// Reports a kind as skipped; an error if it is required.
 fn skip(test: &str, kind: &str, required: &str, otherwise: &str) -> Result<(), String> {
     if is_required(kind, required) {
