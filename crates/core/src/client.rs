@@ -13,6 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::engine::{Engine, Shared};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, ErrorKind};
+use crate::guarantees::Guarantees;
 use crate::keeper;
 use crate::lock::Lock;
 use crate::mutation::{Rule, on};
@@ -148,6 +149,11 @@ impl Client {
     /// What the store can do.
     pub fn capabilities(&self) -> Capabilities {
         self.engine.store.capabilities()
+    }
+
+    /// What the store guarantees with its settings, fault by fault.
+    pub fn guarantees(&self) -> Guarantees {
+        self.engine.store.guarantees()
     }
 
     /// The store as messages name it: its URL without secrets.

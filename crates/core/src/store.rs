@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::{Error, LostCause};
 use crate::fencing::FencingToken;
+use crate::guarantees::Guarantees;
 use crate::name::{Name, Namespace};
 use crate::owner::{Label, OwnerToken};
 
@@ -29,6 +30,11 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Store: Send + Sync + 'static {
     /// What this store can do with its present settings.
     fn capabilities(&self) -> Capabilities;
+
+    /// What it guarantees with its present settings. By default nothing.
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::NONE
+    }
 
     /// The store as messages name it: its URL without secrets.
     fn describe(&self) -> String;

@@ -18,6 +18,7 @@ mod foreign;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod guarantees;
 mod handshake;
 mod health;
 mod hosts;

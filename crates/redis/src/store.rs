@@ -10,7 +10,7 @@ use leasehold_core::store::{
     Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture, SwapReply,
     SwapRequest,
 };
-use leasehold_core::{COMMAND_TIMEOUT, Error, Label, Name, Namespace};
+use leasehold_core::{COMMAND_TIMEOUT, Error, Guarantees, Label, Name, Namespace};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -191,6 +191,10 @@ impl Store for RedisStore {
             (can.fencing, can.queue, can.records) = (false, false, false);
         }
         can
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.shared.config.guarantees()
     }
 
     fn describe(&self) -> String {

@@ -11,7 +11,7 @@ use leasehold_core::store::{
     Listing, Polling, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture, SwapReply,
     SwapRequest,
 };
-use leasehold_core::{Error, ErrorKind, Label, Name, Namespace};
+use leasehold_core::{Error, ErrorKind, Fault, Guarantees, Label, Name, Namespace, Outcome, Promise};
 
 use crate::database::{Database, Pace};
 use crate::failure::Failure;
@@ -219,6 +219,22 @@ impl Drop for Shared {
     }
 }
 
+/// Everybody is on one machine, with one clock that no wall clock moves. What is lost is lost with the file.
+const GUARANTEES: Guarantees = Guarantees::new(
+    Promise::always(Outcome::CannotHappen)
+        .except(Fault::HolderPause, Outcome::CanBreak)
+        .except(Fault::CrashKeepingData, Outcome::Holds)
+        .except(Fault::CrashLosingData, Outcome::CanBreak)
+        .except(Fault::ClockStep, Outcome::Holds)
+        .except(Fault::Flush, Outcome::CanBreak),
+    Promise::always(Outcome::CannotHappen)
+        .except(Fault::HolderPause, Outcome::Holds)
+        .except(Fault::CrashKeepingData, Outcome::Holds)
+        .except(Fault::CrashLosingData, Outcome::HoldsIfClocksAgree)
+        .except(Fault::ClockStep, Outcome::Holds)
+        .except(Fault::Flush, Outcome::HoldsIfClocksAgree),
+);
+
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::all(POLLING);
@@ -228,6 +244,10 @@ impl Store for SqliteStore {
 
     fn namespace(&self) -> Namespace {
         self.shared.options.namespace.clone()
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        GUARANTEES
     }
 
     fn describe(&self) -> String {

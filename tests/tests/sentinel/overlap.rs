@@ -97,6 +97,29 @@ fn faketime(test: &str) -> Option<PathBuf> {
     found
 }
 
+/// Trap 35, trap 37: whatever else is evicted, tokens go on from the clock.
+#[test]
+fn an_evicted_counter_goes_on_from_the_clock() {
+    on_one_kind(
+        "an_evicted_counter_goes_on",
+        |trio| trio,
+        |trio| {
+            run(async {
+                let client = connect(&trio.url(), "a").await;
+                let held = take(&client, "job", Duration::from_secs(1)).await;
+                let newest = take(&client, "other", TTL).await.fencing_token();
+                // What an eviction does, on the primary and on all that follow it.
+                trio.node(0).command(&["DEL", "lock:~fence", "lock:job"]).unwrap();
+                let cause = tokio::time::timeout(SLACK, held.lost()).await.unwrap();
+                assert_eq!(cause, LostCause::Missing);
+                let next = take(&client, "job", TTL).await;
+                assert!(next.fencing_token() > newest);
+                free(next).await;
+            });
+        },
+    );
+}
+
 /// Trap 60: a primary that Sentinels and replicas cannot reach goes on granting to whoever still asks it. Clients of
 /// the Sentinels leave it, although it answers them.
 #[test]
@@ -118,16 +141,18 @@ fn trap_60_an_old_primary_that_still_answers_is_left_when_the_sentinels_name_ano
                 trio.node(0).command(&["ACL", "SETUSER", "default", "-ping"]).unwrap();
                 assert_eq!(trio.wait_for_failover_from(0).unwrap(), 1);
                 assert!(trio.is_primary(0), "it does not know yet");
-                let taken = async || trio.node(1).cli(&["EXISTS", "lock:job"]).unwrap() == "1";
-                let ends = std::time::Instant::now() + SLACK;
-                let held = loop {
-                    let held = take(&client, "job", TTL).await;
-                    if taken().await {
-                        break held;
-                    }
-                    free(held).await;
-                    assert!(std::time::Instant::now() < ends, "the old primary is still asked");
+                let asked_now = async || {
+                    let probe = take(&client, "probe", TTL).await;
+                    let here = trio.node(1).cli(&["EXISTS", "lock:probe"]).unwrap() == "1";
+                    // One that was granted on the other side is lost here, or the answer is.
+                    let _any = probe.release().await;
+                    here
                 };
+                let ends = std::time::Instant::now() + SLACK;
+                while !asked_now().await {
+                    assert!(std::time::Instant::now() < ends, "the old primary is still asked");
+                }
+                let held = take(&client, "job", TTL).await;
                 // Granted twice, until the old primary learns of it.
                 let stale = take(&stubborn, "job", TTL).await;
                 assert_eq!((held.state(), stale.state()), (LeaseState::Held, LeaseState::Held));

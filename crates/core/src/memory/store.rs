@@ -15,6 +15,7 @@ use super::server::{Acquire, Server};
 use super::{MemoryWorld, lock};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
+use crate::guarantees::{Fault, Guarantees, Outcome, Promise};
 use crate::mutation::{Rule, on};
 use crate::name::Name;
 use crate::owner::{Label, OwnerToken};
@@ -257,11 +258,25 @@ impl MemoryStore {
     }
 }
 
+/// It ends together with everybody who uses it, and nothing else can be lost.
+const GUARANTEES: Guarantees = Guarantees::new(
+    Promise::always(Outcome::CannotHappen)
+        .except(Fault::HolderPause, Outcome::CanBreak)
+        .except(Fault::ClockStep, Outcome::Holds),
+    Promise::always(Outcome::CannotHappen)
+        .except(Fault::HolderPause, Outcome::Holds)
+        .except(Fault::ClockStep, Outcome::Holds),
+);
+
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::all(POLLING);
         capabilities.push = self.push;
         capabilities
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        GUARANTEES
     }
 
     fn describe(&self) -> String {
