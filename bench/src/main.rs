@@ -39,6 +39,8 @@ enum What {
     RedisCost,
     /// Hand-over with 1 ms added each way, beside one round trip; and after a crash.
     RedisHandover,
+    /// A failover by Sentinels: how long until names are granted again, beside the Sentinels' own time.
+    RedisFailover,
     /// 2 to 2,048 waiters on one name, beside a release that publishes to all.
     RedisContention,
     /// Memory over a million names.
@@ -57,6 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (What::RedisThroughput, redis::throughput::run),
         (What::RedisCost, redis::cost::run),
         (What::RedisHandover, redis::handover::run),
+        (What::RedisFailover, redis::failover::run),
         (What::RedisContention, redis::contention::run),
         (What::RedisMemory, redis::memory::run),
         (What::RedisRenewals, redis::renewals::run),

@@ -2,6 +2,7 @@
 
 pub(crate) mod contention;
 pub(crate) mod cost;
+pub(crate) mod failover;
 pub(crate) mod handover;
 pub(crate) mod latency;
 pub(crate) mod memory;

@@ -1,11 +1,12 @@
 //! Looks for settings and conditions of the server that endanger locks. What the server does not let this user
 //! see is a finding, not an error. Changes nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold_core::Error;
 use leasehold_core::store::{Finding, Severity};
-use redis::Value;
+use redis::{Pipeline, Value};
 
 use crate::acl;
 use crate::failure::{Failure, Refusal};
@@ -14,20 +15,22 @@ use crate::questions::Questions;
 use crate::reply;
 use crate::rights::Rights;
 use crate::shared::Shared;
+use crate::topology;
 
 /// Clocks further apart than this are not kept by NTP.
 pub(crate) const SKEW_LIMIT: Duration = Duration::from_secs(2);
 /// A server whose memory is this full refuses new leases soon.
 const FULL_PERCENT: u64 = 90;
 
-pub(crate) async fn diagnose(shared: &Shared, questions: &Questions) -> Result<Vec<Finding>, Error> {
+pub(crate) async fn diagnose(shared: &Arc<Shared>, questions: &Questions) -> Result<Vec<Finding>, Error> {
     let server = look(shared, questions).await.map_err(Failure::into_error)?;
     let mut findings = server.findings();
+    findings.extend(topology::look_around(shared, &server).await);
     findings.extend(rights(shared, questions).await.map_err(Failure::into_error)?);
     Ok(findings)
 }
 
-/// What the server tells about itself; empty where it refuses.
+/// What a server tells about itself; empty where it refuses.
 pub(crate) struct Server {
     hello: Value,
     info: Result<String, Refusal>,
@@ -52,7 +55,7 @@ impl Server {
     }
 
     /// A line of `INFO`.
-    fn info(&self, name: &str) -> Option<&str> {
+    pub(crate) fn info(&self, name: &str) -> Option<&str> {
         self.info
             .as_ref()
             .ok()?
@@ -79,15 +82,25 @@ impl Server {
 }
 
 pub(crate) async fn look(shared: &Shared, questions: &Questions) -> Result<Server, Failure> {
+    let replies = questions.ask_all(&self::questions(shared)).await?;
+    read(&replies).ok_or(Failure::BadReply)
+}
+
+/// What a server is asked.
+pub(crate) fn questions(shared: &Shared) -> Pipeline {
     let mut asked = redis::pipe();
     asked.cmd("HELLO").cmd("INFO").cmd("TIME").cmd("GET").arg(&*shared.config.keys.of_probe().fence);
     // One pattern, since Redis 6.2 takes only one.
     asked.cmd("CONFIG").arg("GET").arg("*");
-    let replies = questions.ask_all(&asked).await?;
+    asked
+}
+
+/// What it has answered just now.
+pub(crate) fn read(replies: &[Value]) -> Option<Server> {
     let local_time = now_since_epoch();
-    let [hello, info, time, last_token, settings] = replies.as_slice() else { return Err(Failure::BadReply) };
+    let [hello, info, time, last_token, settings] = replies else { return None };
     let allowed = |value: &Value| Refusal::in_value(value).map_or(Ok(()), Err);
-    Ok(Server {
+    Some(Server {
         hello: hello.clone(),
         info: allowed(info).map(|()| reply::text(info).unwrap_or_default().to_owned()),
         settings: allowed(settings).map(|()| settings.clone()),
@@ -108,7 +121,7 @@ fn version(server: &Server) -> Finding {
     fine("server", format!("{name} {version}, {} {}", field("mode"), field("role")))
 }
 
-fn eviction(server: &Server) -> Finding {
+pub(crate) fn eviction(server: &Server) -> Finding {
     const SUBJECT: &str = "eviction policy";
     let policy = server.setting("maxmemory-policy").or_else(|| server.info("maxmemory_policy"));
     let limit = server.setting("maxmemory").or_else(|| server.info("maxmemory"));
@@ -153,7 +166,7 @@ fn memory(server: &Server) -> Finding {
     }
 }
 
-fn persistence(server: &Server) -> Finding {
+pub(crate) fn persistence(server: &Server) -> Finding {
     const SUBJECT: &str = "persistence";
     let aof = server
         .setting("appendonly")

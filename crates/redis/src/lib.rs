@@ -41,6 +41,7 @@ mod supervisor;
 mod tags;
 #[cfg(feature = "tls")]
 mod tls;
+mod topology;
 mod transport;
 mod unscripted;
 mod waiters;

@@ -181,6 +181,42 @@ async fn services(link: &MultiplexedConnection) -> Vec<String> {
     masters.iter().filter_map(name).collect()
 }
 
+/// What the doctor learns of a Sentinel.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Where it says the primary is; `None` when it does not know the service.
+    pub(crate) place: Option<Host>,
+    /// How many other Sentinels it knows.
+    pub(crate) others: Option<u64>,
+    /// Why it could not fail over.
+    pub(crate) no_quorum: Option<String>,
+}
+
+/// Asks a Sentinel about itself. The caller limits the time.
+pub(crate) async fn examine(sentinels: &Sentinels, host: &Host) -> Result<Seen, Error> {
+    let (link, driver) = connect(sentinels, host, None).await?;
+    let asking = async {
+        let place = match ask_on(&link, &sentinels.service).await? {
+            Answer::Primary { place, .. } => place,
+            Answer::UnknownService { .. } => return Ok(Seen::default()),
+            Answer::NoSentinel => return Err(Error::config("it is no Sentinel")),
+        };
+        let mut questions = redis::pipe();
+        questions.add_command(command(&["SENTINEL", "MASTER", &sentinels.service]));
+        questions.add_command(command(&["SENTINEL", "CKQUORUM", &sentinels.service]));
+        let replies = send(&link, &questions).await?;
+        let [about, quorum] = replies.as_slice() else { return Err(unreadable()) };
+        let others = reply::field(about, "num-other-sentinels").and_then(|others| reply::number(others).ok());
+        // A user who may not ask is told nothing.
+        let no_quorum = Refusal::in_value(quorum).filter(|refusal| refusal.code == "NOQUORUM");
+        Ok(Seen { place: Some(place), others, no_quorum: no_quorum.map(|refusal| refusal.shown()) })
+    };
+    tokio::select! {
+        seen = asking => seen,
+        () = driver => Err(Error::new(ErrorKind::Unavailable, "it closed the connection")),
+    }
+}
+
 fn refused(refusal: Refusal) -> Error {
     if refusal.is_denied() {
         return Error::new(

@@ -8,6 +8,7 @@ mod acks;
 #[path = "../common/mod.rs"]
 mod common;
 mod counter;
+mod doctor;
 mod failover;
 mod overlap;
 mod setup;

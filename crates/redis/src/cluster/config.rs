@@ -60,6 +60,12 @@ impl ClusterConfig {
                 "locks in a cluster need scripts: remove scripting=off, and allow EVAL and EVALSHA there",
             ));
         }
+        if template.acks != 0 {
+            return Err(Error::config(
+                "acks are not supported in a cluster: remove acks from the URL, and check fencing tokens where work is \
+                 written",
+            ));
+        }
         Ok(Self { seeds, template })
     }
 
