@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold::blocking::block_on;
 use leasehold::{Client, Fault, Guarantees, Outcome};
-use leasehold_redis::RedisConfig;
+use leasehold_redis::{ClusterConfig, RedisConfig};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -54,6 +54,7 @@ fn the_table_says_what_the_types_say() {
         ("`redis://`, `scripting=off`", of_redis("redis://h/?scripting=off&allow_unfenced=1")),
         ("`redis+sentinel://`", of_redis("redis+sentinel://h/s")),
         ("`redis+sentinel://`, `acks=1`", of_redis("redis+sentinel://h/s?acks=1")),
+        ("`redis+cluster://`", ClusterConfig::from_url("redis+cluster://h/").unwrap().guarantees()),
         ("`sqlite:`, `local`", of_client(&sqlite)),
         ("`memory:`", of_client("memory:")),
     ];

@@ -1,8 +1,9 @@
-//! What a server, or a service of Sentinels, guarantees with the settings of a URL. It states; `docs/guarantees.md`
+//! What a server, a service of Sentinels or a cluster guarantees with the settings of a URL. It states; `docs/guarantees.md`
 //! names the tests.
 
 use leasehold_core::{Fault, Guarantees, Outcome, Promise};
 
+use crate::cluster::ClusterConfig;
 use crate::config::{RedisConfig, Target};
 
 /// One server. Another one never takes its place, so a partition only takes its clients away.
@@ -14,9 +15,9 @@ const SERVER: Guarantees = Guarantees::new(
     Promise::always(Outcome::Holds).except(Fault::Failover, Outcome::CannotHappen),
 );
 
-/// A primary with replicas that take its place: a crash of any kind is a failover, and a partition makes two primaries
+/// Primaries with replicas that take their place, whoever decides it: a crash of any kind is a failover, and a partition makes two primaries
 /// for a while. What a replica has not heard of is lost, however many others have confirmed it.
-const SENTINEL: Guarantees = Guarantees::new(
+const WITH_REPLICAS: Guarantees = Guarantees::new(
     Promise::always(Outcome::CanBreak),
     Promise::always(Outcome::Holds)
         .except(Fault::CrashKeepingData, Outcome::HoldsIfClocksAgree)
@@ -30,8 +31,15 @@ impl RedisConfig {
     pub fn guarantees(&self) -> Guarantees {
         let guarantees = match &self.target {
             Target::Server(_) => SERVER,
-            Target::Sentinel(_) => SENTINEL,
+            Target::Sentinel(_) => WITH_REPLICAS,
         };
         if self.scripting { guarantees } else { guarantees.unfenced() }
+    }
+}
+
+impl ClusterConfig {
+    /// What this cluster guarantees, for each name by itself.
+    pub fn guarantees(&self) -> Guarantees {
+        WITH_REPLICAS
     }
 }

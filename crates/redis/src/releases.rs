@@ -62,8 +62,8 @@ pub(crate) async fn repeat(shared: &Shared, connection: &Connection, lost_at: Mo
             let keys = shared.config.keys.of(name);
             let script = &shared.scripts.release;
             let mut call = script.by_hash(3);
-            call.arg(&keys.lock).arg(&keys.queue).arg(shared.config.keys.fence());
-            call.arg(owner.expose()).arg(shared.config.keys.channel_prefix()).arg(0).arg("");
+            call.arg(&keys.lock).arg(&keys.queue).arg(&*keys.fence);
+            call.arg(owner.expose()).arg(&*keys.channel_prefix).arg(0).arg("");
             // The whole text goes out once; the rest of the batch finds it there.
             calls.add_command(if number == 0 { script.by_text(&call) } else { call });
         }

@@ -9,7 +9,7 @@ use leasehold_core::store::{
     Listing, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest, Store, StoreFuture, SwapReply,
     SwapRequest,
 };
-use leasehold_core::{Error, Label, Name, Namespace};
+use leasehold_core::{Error, Guarantees, Label, Name, Namespace};
 use tokio::runtime::Handle;
 
 use super::config::ClusterConfig;
@@ -229,6 +229,10 @@ async fn explain_record(node: &Node, name: &Name, record: &str, failure: Failure
 impl Store for ClusterStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities::all(POLLING)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.router.config.guarantees()
     }
 
     fn describe(&self) -> String {
