@@ -28,8 +28,8 @@ const CANCELLED_WAITS: usize = 20_000;
 const CROWD: usize = 2_000;
 const SLACK: Duration = Duration::from_secs(15);
 const TTL: Duration = Duration::from_secs(60);
-/// 200 bytes for each reconnect would be a leak; so would be five bytes for each cancelled wait.
-const MAY_GROW: isize = 96 * 1024;
+/// Some 70 bytes kept for each reconnect are more than this, and so are two bytes for each cancelled wait.
+const MAY_GROW: isize = 32 * 1024;
 /// The server gives memory back to its allocator in its own time.
 const SERVER_MAY_GROW: i64 = 128 * 1024;
 
