@@ -18,3 +18,4 @@ mod rules;
 mod server;
 mod state;
 mod step;
+mod steps;
