@@ -159,8 +159,9 @@ impl Claimed {
         let result = result.as_ref();
         if result.len() > MAX_RESULT_BYTES && on(Rule::ResultLimit) {
             let error = too_large(&self.guard, result.len());
+            let name = self.guard.name().clone();
             if let Err(unsaid) = self.end(State::Unknown).await {
-                tracing::warn!(error = %unsaid, "an attempt ended without saying how: the next one finds it unknown");
+                tracing::warn!(%name, error = %unsaid, "an attempt ended without saying how: the next one finds it unknown");
             }
             return Err(error);
         }

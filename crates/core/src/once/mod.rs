@@ -388,9 +388,9 @@ enum Begun {
 impl Claimed {
     /// Says that the body has failed; its error.
     pub(crate) async fn failed<E>(self, error: E) -> E {
-        let how = self.attempt().failed();
+        let (how, name) = (self.attempt().failed(), self.attempt().lease().name().clone());
         if let Err(unsaid) = self.fail(how).await {
-            tracing::warn!(error = %unsaid, "an attempt failed without saying so: the next one finds it unknown");
+            tracing::warn!(%name, error = %unsaid, "an attempt failed without saying so: the next one finds it unknown");
         }
         error
     }
