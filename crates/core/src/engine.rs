@@ -146,6 +146,18 @@ impl Shared {
         }
     }
 
+    /// Renews every lease as soon as can be: a server that was started again, or another one in its place, may not
+    /// know it any more, and then its holder should not work on until its next renewal.
+    fn hurry_renewals(&self) {
+        let (now, cells) = (self.now(), self.schedule().items().cloned().collect::<Vec<_>>());
+        for cell in cells {
+            let hurries = cell.machine().hurry(now);
+            if hurries {
+                self.reschedule(&cell);
+            }
+        }
+    }
+
     /// Takes a lease out of the keeper's care.
     pub(crate) fn forget(&self, cell: &LeaseCell) {
         if cell.waited {
@@ -191,6 +203,9 @@ impl EventSink for Shared {
             StoreEvent::Reconnected => {
                 if on(Rule::RecheckAfterReconnect) {
                     self.waiters.recheck_all();
+                }
+                if on(Rule::RenewAfterReconnect) {
+                    self.hurry_renewals();
                 }
             }
             StoreEvent::AskAgain { owner } => {

@@ -208,6 +208,18 @@ impl Machine {
         true
     }
 
+    /// Makes the next renewal due now, if the lease is renewed at all and none is under way. True if it was not.
+    pub(crate) fn hurry(&mut self, now: Moment) -> bool {
+        let hurries = self.phase == Phase::Active
+            && self.renewal == Renewal::Idle
+            && now < self.next_renewal
+            && self.next_renewal != Moment::NEVER;
+        if hurries {
+            self.next_renewal = now;
+        }
+        hurries
+    }
+
     /// Call just before a queued renewal is sent: its TTL, or `None` if it is no longer wanted.
     pub(crate) fn sending(&mut self) -> Option<Duration> {
         if self.renewal != Renewal::Queued {
@@ -419,6 +431,26 @@ mod tests {
         });
         assert_eq!(machine.next_event(), machine.lost_at());
         assert_eq!(machine.step(at(2_900)), Step::Lost(LostCause::Expired));
+    }
+
+    #[test]
+    fn a_lease_that_is_hurried_is_renewed_at_once_unless_it_is_fixed_or_over() {
+        let mut machine = machine();
+        assert!(machine.hurry(at(10)) && !machine.hurry(at(10)));
+        renewal_sent(&mut machine, at(10));
+        assert!(!machine.hurry(at(11)), "one is under way");
+        machine.renewed(at(10), TTL, at(12));
+        assert_eq!(machine.next_event(), at(10 + 1_000));
+        machine.refused(LostCause::Missing);
+        assert!(!machine.hurry(at(20)));
+        let mut fixed = Machine::granted(Terms {
+            granted_after: at(0),
+            period: TTL,
+            ttl: TTL,
+            renewed: false,
+            max_hold: None,
+        });
+        assert!(!fixed.hurry(at(10)));
     }
 
     #[test]

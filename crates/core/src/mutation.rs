@@ -131,6 +131,8 @@ rules! {
     StoreTimeout = "store-timeout",
     /// Sentinel: a release that the old primary confirmed is repeated on the new one, which may not know of it.
     RepeatReleases = "repeat-releases",
+    /// After a reconnect every lease is renewed at once: the server may have lost it.
+    RenewAfterReconnect = "renew-after-reconnect",
     /// Trap 43: a grant counts only if as many replicas have confirmed it as were asked for.
     CountAcks = "count-acks",
     /// Trap 66: a pushed grant that replicas must confirm is confirmed by an acquire of one's own.

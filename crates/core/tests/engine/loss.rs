@@ -298,6 +298,24 @@ async fn a_broken_lease_is_told_to_its_holder_before_anybody_else_gets_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_reconnect_a_lease_that_is_gone_is_told_at_once_and_the_others_go_on() {
+    let world = World::new();
+    let a = world.process("a").await;
+    let (gone, kept) = (a.take("gone", TTL).await, a.take("kept", TTL).await);
+    pass(millis(10)).await;
+    world.evict(&name("gone"));
+    a.store.reconnect();
+    pass(millis(20)).await;
+    assert_eq!(gone.state(), LeaseState::Lost(LostCause::Missing));
+    assert_eq!(kept.state(), LeaseState::Held);
+    let renewals = a.store.requests(Operation::Renew);
+    pass(TTL / 3 - millis(50)).await;
+    assert_eq!(a.store.requests(Operation::Renew), renewals, "renewed again before its time");
+    pass(TTL).await;
+    assert_eq!(kept.state(), LeaseState::Held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn trap_35_an_evicted_lease_is_noticed_within_a_third_of_its_ttl() {
     let world = World::new();
     let a = world.process("a").await;
