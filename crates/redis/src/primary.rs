@@ -34,7 +34,7 @@ impl Primary {
         self.place().moved = false;
         let address = match &config.target {
             Target::Server(address) => address.clone(),
-            Target::Sentinel(sentinels) => sentinel::find_primary(sentinels).await?,
+            Target::Sentinel(sentinels) => sentinel::find_primary(sentinels, self.used().as_ref()).await?,
         };
         self.place().used = Some(address.clone());
         Ok(address)

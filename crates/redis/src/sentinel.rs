@@ -42,11 +42,12 @@ enum Answer {
 }
 
 /// Where the primary of the service is now: as the Sentinel says that knows the newest configuration, since one
-/// that was cut off goes on naming the old primary.
+/// that was cut off goes on naming the old primary. Where several know it and name different addresses (of the same
+/// server, or they do not tell which configuration it is), the one that most name counts, and `used` before others.
 ///
 /// # Errors
 /// `Unavailable` when none tells in time, `Denied` and `Config` when that will not change by itself.
-pub(crate) async fn find_primary(sentinels: &Sentinels) -> Result<Address, Error> {
+pub(crate) async fn find_primary(sentinels: &Sentinels, used: Option<&Address>) -> Result<Address, Error> {
     let mut asking = JoinSet::new();
     for host in &sentinels.hosts {
         let (sentinels, host) = (sentinels.clone(), host.clone());
@@ -67,7 +68,7 @@ pub(crate) async fn find_primary(sentinels: &Sentinels) -> Result<Address, Error
             ends = ends.min(Instant::now() + REST_TIMEOUT);
         }
     }
-    verdict(sentinels, answers)
+    verdict(sentinels, answers, used)
 }
 
 fn no_answer() -> Error {
@@ -75,13 +76,24 @@ fn no_answer() -> Error {
 }
 
 /// The newest place that was told, or why there is none.
-fn verdict(sentinels: &Sentinels, answers: Vec<(Host, Result<Answer, Error>)>) -> Result<Address, Error> {
-    let places = answers.iter().filter_map(|(_, answer)| match answer {
-        Ok(Answer::Primary { place, epoch }) => Some((*epoch, place)),
-        _ => None,
-    });
-    if let Some((_, place)) = places.max_by_key(|(epoch, _)| *epoch) {
-        return Ok(sentinels.address(place));
+fn verdict(
+    sentinels: &Sentinels,
+    answers: Vec<(Host, Result<Answer, Error>)>,
+    used: Option<&Address>,
+) -> Result<Address, Error> {
+    let places: Vec<_> = answers
+        .iter()
+        .filter_map(|(_, answer)| match answer {
+            Ok(Answer::Primary { place, epoch }) => Some((*epoch, sentinels.address(place))),
+            _ => None,
+        })
+        .collect();
+    let weight = |told: &(u64, Address)| {
+        let same = places.iter().filter(|other| *other == told).count();
+        (told.0, same, used == Some(&told.1))
+    };
+    if let Some((_, address)) = places.iter().max_by_key(|told| weight(told)) {
+        return Ok(address.clone());
     }
     let service = &sentinels.service;
     let (mut wrong, mut reasons, mut denied) = (0, Vec::new(), false);
@@ -284,7 +296,7 @@ async fn follow(shared: &Shared, sentinels: &Sentinels, host: &Host) -> Result<(
 }
 
 async fn tell(shared: &Shared, sentinels: &Sentinels) {
-    if let Ok(place) = find_primary(sentinels).await {
+    if let Ok(place) = find_primary(sentinels, shared.primary.used().as_ref()).await {
         shared.primary.is_named(&place);
     }
 }
@@ -321,7 +333,8 @@ mod tests {
 
     fn of<const N: usize>(answers: [Result<Answer, Error>; N]) -> Result<Address, Error> {
         let sentinels = sentinels(u16::try_from(N).unwrap());
-        verdict(&sentinels, sentinels.hosts.clone().into_iter().zip(answers).collect())
+        let used = sentinels.address(&Host { name: "p".into(), port: 7 });
+        verdict(&sentinels, sentinels.hosts.clone().into_iter().zip(answers).collect(), Some(&used))
     }
 
     #[test]
@@ -329,6 +342,14 @@ mod tests {
         let place = of([Ok(told(1, 3)), Ok(told(2, 4)), Ok(told(1, 3)), Err(no_answer())]).unwrap();
         assert_eq!(place.to_string(), "p:2");
         assert_eq!(of([Ok(unknown()), Ok(told(1, 0)), Ok(Answer::NoSentinel)]).unwrap().to_string(), "p:1");
+    }
+
+    #[test]
+    fn sentinels_that_write_the_same_server_differently_move_nobody() {
+        // Host names here, addresses there; or a user who may not ask for the configuration.
+        assert_eq!(of([Ok(told(1, 3)), Ok(told(7, 3))]).unwrap().to_string(), "p:7");
+        assert_eq!(of([Ok(told(7, 3)), Ok(told(1, 3))]).unwrap().to_string(), "p:7");
+        assert_eq!(of([Ok(told(1, 0)), Ok(told(7, 0)), Ok(told(1, 0))]).unwrap().to_string(), "p:1");
     }
 
     #[test]
