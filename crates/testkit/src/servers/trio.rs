@@ -13,6 +13,9 @@ use crate::resp::RespValue;
 pub const SERVICE: &str = "orders";
 /// How long a failover may take on a busy machine.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(40);
+/// After this long a Sentinel gives up a step of a failover, and it begins another one only after twice as long: a
+/// busy machine must not need it.
+const FAILOVER_STEP_TIMEOUT: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Sentinels that look often make a test short. The last two: a busy machine is no reason to stop for 30 s. The
 /// ping period stays: five of them is how old what they know of a replica may be when one is promoted.
@@ -219,7 +222,7 @@ impl SentinelTrio {
             sentinel_password: None,
             links: false,
             down_after: Duration::from_millis(500),
-            failover_timeout: Duration::from_secs(2),
+            failover_timeout: FAILOVER_STEP_TIMEOUT,
             configure: Box::new(|_, settings| settings),
         }
     }
