@@ -55,11 +55,19 @@ impl Books {
         let mut lines = BufReader::new(stream.try_clone()?).lines();
         let first = lines.next().transpose()?.unwrap_or_default();
         let order = first.split(['/', ' ']).nth(3).unwrap_or_default().to_owned();
-        let mut key = String::new();
-        for line in lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()) {
+        let (mut key, mut complete) = (String::new(), false);
+        for line in lines.by_ref().map_while(Result::ok) {
+            if line.is_empty() {
+                complete = true;
+                break;
+            }
             if let Some(value) = line.strip_prefix("Idempotency-Key: ") {
                 value.clone_into(&mut key);
             }
+        }
+        // A worker that was killed while it asked has asked for nothing.
+        if !complete {
+            return Ok(());
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.keys.lock().unwrap().entry(order.clone()).or_default().insert(key.clone());

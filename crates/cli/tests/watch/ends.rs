@@ -51,7 +51,7 @@ fn misuse_is_told_in_one_line_and_starts_nothing() {
 
 #[test]
 fn signals_end_it_and_the_terminal_is_given_back() {
-    let sandbox = Sandbox::new();
+    let sandbox = used();
     let Some(terminal) = Terminal::open(&sandbox) else { return };
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         terminal.watch("");
@@ -63,7 +63,7 @@ fn signals_end_it_and_the_terminal_is_given_back() {
 
 #[test]
 fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
-    let sandbox = Sandbox::new();
+    let sandbox = used();
     let Some(terminal) = Terminal::watching(&sandbox, "") else { return };
     for _ in 0..2 {
         terminal.shows("0 held");
@@ -79,12 +79,20 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
 
 #[test]
 fn a_terminal_that_goes_away_ends_it() {
-    let sandbox = Sandbox::new();
+    let sandbox = used();
     let Some(terminal) = Terminal::watching(&sandbox, "") else { return };
     terminal.shows("0 held");
     let watcher = watcher(&terminal);
     drop(terminal);
     wait_until("the watch ends", || !crate::common::is_running(watcher));
+}
+
+/// A store that is there, and nothing is held in it.
+fn used() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let output = sandbox.leasehold(["run", "first", "--", "true"]).output().unwrap();
+    assert!(output.status.success(), "{}", err(&output));
+    sandbox
 }
 
 /// The process of the watch that runs in the terminal.

@@ -4,7 +4,7 @@
 //! An acquire takes the lock key, mints a fencing token, and renews: only if the key is still this owner's then, and
 //! its first TTL has not passed, the lease was held without a gap from the first step to the third. So every later
 //! holder took the key, and minted, after this token was minted: tokens grow. The model in
-//! `tests/protocol_model/steps.rs` goes through every order of the steps of several clients.
+//! `models/tests/protocol/steps.rs` goes through every order of the steps of several clients.
 
 use std::sync::Arc;
 use std::time::Duration;
