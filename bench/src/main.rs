@@ -33,6 +33,8 @@ enum What {
     Once,
     /// Latency of an uncontended pair, beside two raw script calls.
     RedisLatency,
+    /// Latency of an uncontended pair on a cluster, beside a single server.
+    RedisCluster,
     /// Throughput of 64 tasks, beside the client library alone and redis-benchmark.
     RedisThroughput,
     /// Server time and requests of a pair, beside SET NX PX.
@@ -56,6 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (What::Start, start::run),
         (What::Once, once::run),
         (What::RedisLatency, redis::latency::run),
+        (What::RedisCluster, redis::cluster::run),
         (What::RedisThroughput, redis::throughput::run),
         (What::RedisCost, redis::cost::run),
         (What::RedisHandover, redis::handover::run),

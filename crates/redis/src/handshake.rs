@@ -26,6 +26,8 @@ use crate::transport::{self, Stream};
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The oldest Redis whose scripts and subscriptions work as needed. Every Valkey is newer.
 const OLDEST_REDIS: (u64, u64) = (6, 2);
+/// The oldest Redis with sharded channels. Every Valkey is newer.
+const OLDEST_CLUSTER: (u64, u64) = (7, 0);
 /// Commands that wait to be written before callers wait themselves.
 const PIPELINE_BUFFER: usize = 1_024;
 
@@ -224,6 +226,12 @@ pub(crate) fn check_server(hello: &redis::Value, in_cluster: bool) -> Result<(),
     let mut numbers = version.split('.').map(|part| part.parse::<u64>().unwrap_or(0));
     let version_number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     // A server that does not say its version may be any; the probe finds out what it lacks.
+    if in_cluster && !version.is_empty() && version_number < OLDEST_CLUSTER {
+        return Err(Error::config(format!(
+            "the node is {} {version}: in a cluster Redis 7.0 or Valkey 7.2 is the oldest that works",
+            field("server")
+        )));
+    }
     if !version.is_empty() && version_number < OLDEST_REDIS {
         return Err(too_old(&format!("{} {version}", field("server"))));
     }
@@ -317,9 +325,13 @@ mod tests {
     use super::*;
 
     fn refusal(fields: &[(&str, &str)]) -> Option<Error> {
+        refusal_in(fields, false)
+    }
+
+    fn refusal_in(fields: &[(&str, &str)], in_cluster: bool) -> Option<Error> {
         let text = |text: &str| Value::SimpleString(text.to_owned());
         let fields = fields.iter().map(|(name, value)| (text(name), text(value))).collect();
-        check_server(&Value::Map(fields), false).err()
+        check_server(&Value::Map(fields), in_cluster).err()
     }
 
     #[test]
@@ -335,6 +347,20 @@ mod tests {
             ([("role", "replica"), ("version", "7.0.0")], ErrorKind::Unavailable, "primary"),
         ] {
             let error = refusal(&fields).unwrap();
+            assert!(error.kind() == kind && error.to_string().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn in_a_cluster_only_a_primary_of_a_cluster_with_sharded_channels_is_accepted() {
+        let node = [("version", "7.0.15"), ("mode", "cluster"), ("role", "master")];
+        assert!(refusal_in(&node, true).is_none());
+        for (fields, kind, word) in [
+            ([("mode", "standalone"), ("version", "7.0.0")], ErrorKind::Config, "redis://"),
+            ([("mode", "cluster"), ("version", "6.2.14")], ErrorKind::Config, "7.0"),
+            ([("role", "replica"), ("version", "7.0.0")], ErrorKind::Unavailable, "primary"),
+        ] {
+            let error = refusal_in(&fields, true).unwrap();
             assert!(error.kind() == kind && error.to_string().contains(word), "{error}");
         }
     }

@@ -11,6 +11,7 @@ use super::router::Router;
 use super::slots::Redirect;
 use crate::connection::Answered;
 use crate::failure::{Failure, Refusal};
+use crate::hosts::Host;
 use crate::script::{Script, Scripts};
 
 /// So many nodes are tried for one request. More means that they contradict each other for a moment.
@@ -82,6 +83,28 @@ impl<'a> Route<'a> {
     }
 }
 
+impl Route<'_> {
+    /// The answer, unless it says that the request is to go elsewhere: then `None`, once that is noted.
+    async fn judge(
+        &mut self,
+        result: Result<Answered, Failure>,
+        node: &Node,
+    ) -> Result<Option<Answered>, Failure> {
+        let failure = match result {
+            Ok(answered) => match Refusal::in_value(&answered.value) {
+                Some(refusal) if refusal.is_about_the_slot() => Failure::Refused(refusal),
+                _ => return Ok(Some(answered)),
+            },
+            Err(failure) => failure,
+        };
+        match self.after(failure, node).await {
+            Turn::Again => Ok(None),
+            Turn::StepByStep => Err(still_migrates(node)),
+            Turn::Failed(failure) => Err(failure),
+        }
+    }
+}
+
 /// Calls a script that declares one key wherever that key is, also while its slot migrates. The call is made for the
 /// node that gets it. Says which node answered.
 pub(super) async fn call_single(
@@ -92,31 +115,19 @@ pub(super) async fn call_single(
 ) -> Result<(Answered, Arc<Node>), Failure> {
     let mut route = Route::new(router, slot);
     loop {
-        let node = route.node()?;
-        let result = match node.connection().await {
+        let mut node = route.node()?;
+        let mut result = match node.connection().await {
             Ok(connection) => connection.call_script(script(&node.shared.scripts), &call(&node)).await,
             Err(failure) => Err(failure),
         };
-        let failure = match result {
-            Ok(answered) => match Refusal::in_value(&answered.value) {
-                Some(refusal) => match Redirect::read(&refusal, &node.place) {
-                    Some(Redirect::Ask(place)) => {
-                        let target = router.node_at(&place, slot);
-                        let asked = call(&target);
-                        let answered = target.ask_script(script(&target.shared.scripts), &asked).await?;
-                        return Ok((answered, target));
-                    }
-                    _ if refusal.is_about_the_slot() => Failure::Refused(refusal),
-                    _ => return Ok((answered, node)),
-                },
-                None => return Ok((answered, node)),
-            },
-            Err(failure) => failure,
-        };
-        match route.after(failure, &node).await {
-            Turn::Again => {}
-            Turn::StepByStep => return Err(still_migrates(&node)),
-            Turn::Failed(failure) => return Err(failure),
+        if let Some(place) = asked_for(&result, &node) {
+            node = router.node_at(&place, slot);
+            result = node.ask_script(script(&node.shared.scripts), &call(&node)).await;
+        }
+        match route.judge(result, &node).await {
+            Ok(Some(answered)) => return Ok((answered, node)),
+            Ok(None) => {}
+            Err(failure) => return Err(failure),
         }
     }
 }
@@ -129,29 +140,32 @@ pub(super) async fn call_command(
 ) -> Result<Answered, Failure> {
     let mut route = Route::new(router, slot);
     loop {
-        let node = route.node()?;
-        let result = match node.connection().await {
+        let mut node = route.node()?;
+        let mut result = match node.connection().await {
             Ok(connection) => connection.call(command).await,
             Err(failure) => Err(failure),
         };
-        let failure = match result {
-            Ok(answered) => match Refusal::in_value(&answered.value) {
-                Some(refusal) => match Redirect::read(&refusal, &node.place) {
-                    Some(Redirect::Ask(place)) => {
-                        let connection = router.node_at(&place, slot).connection().await?;
-                        return ask(&connection, command).await;
-                    }
-                    _ => Failure::Refused(refusal),
-                },
-                None => return Ok(answered),
-            },
-            Err(failure) => failure,
-        };
-        match route.after(failure, &node).await {
-            Turn::Again => {}
-            Turn::StepByStep => return Err(still_migrates(&node)),
-            Turn::Failed(failure) => return Err(failure),
+        if let Some(place) = asked_for(&result, &node) {
+            node = router.node_at(&place, slot);
+            result = match node.connection().await {
+                Ok(connection) => ask(&connection, command).await,
+                Err(failure) => Err(failure),
+            };
         }
+        match route.judge(result, &node).await {
+            Ok(Some(answered)) => return Ok(answered),
+            Ok(None) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// The node to which a key has left already.
+fn asked_for(result: &Result<Answered, Failure>, node: &Node) -> Option<Host> {
+    let refusal = Refusal::in_value(&result.as_ref().ok()?.value)?;
+    match Redirect::read(&refusal, &node.place) {
+        Some(Redirect::Ask(place)) => Some(place),
+        _ => None,
     }
 }
 

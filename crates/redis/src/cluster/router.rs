@@ -30,6 +30,8 @@ const REFRESH_IN_TROUBLE: Duration = Duration::from_millis(250);
 const REFRESH_LEAST: Duration = Duration::from_millis(50);
 /// Nodes asked for the table in one go.
 const MOST_ASKED: usize = 3;
+/// A node of the URL has at least this long to tell the table before the next one is asked.
+const LEAST_PER_NODE: Duration = Duration::from_secs(1);
 /// A node that has no slots any more is left this long after, so that what is under way on it is answered.
 const LEAVE_AFTER: Duration = Duration::from_secs(2);
 
@@ -222,7 +224,7 @@ impl Router {
             known
         };
         for place in known.iter().take(MOST_ASKED) {
-            let asked = ask_for_table(&self.config, place);
+            let asked = ask_for_table(&self.config, place, COMMAND_TIMEOUT);
             if let Ok(Ok(table)) = tokio::time::timeout(COMMAND_TIMEOUT, asked).await
                 && table.uncovered().is_none()
             {
@@ -302,8 +304,11 @@ async fn keep_current(router: std::sync::Weak<Router>, changed: Arc<Notify>) {
 /// Asks the nodes of the URL in turn.
 async fn learn(config: &ClusterConfig) -> Result<Table, Error> {
     let mut first_error = None;
+    // All of them together may take as long as one alone, or nearly.
+    let count = u32::try_from(config.seeds.len()).unwrap_or(u32::MAX);
+    let limit = (CONNECT_TIMEOUT / count).max(LEAST_PER_NODE);
     for seed in &config.seeds {
-        match ask_for_table(config, seed).await {
+        match ask_for_table(config, seed, limit).await {
             Ok(table) => return Ok(table),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 first_error.get_or_insert(error);
@@ -315,7 +320,7 @@ async fn learn(config: &ClusterConfig) -> Result<Table, Error> {
 }
 
 /// Asks a node for the table, on a connection of its own.
-async fn ask_for_table(config: &ClusterConfig, node: &Host) -> Result<Table, Error> {
+async fn ask_for_table(config: &ClusterConfig, node: &Host, limit: Duration) -> Result<Table, Error> {
     let settings = config.of_node(node, 0);
     let asked = async {
         let Target::Server(address) = settings.target.clone() else { return Err(Error::config("no node")) };
@@ -338,10 +343,10 @@ async fn ask_for_table(config: &ClusterConfig, node: &Host) -> Result<Table, Err
         Table::read(table, node).map_err(Failure::into_error)
     };
     let late = |_| {
-        let message = format!("the node gave no answer within {CONNECT_TIMEOUT:?} of connecting");
+        let message = format!("the node gave no answer within {limit:?} of connecting");
         Err(Error::new(ErrorKind::Unavailable, message))
     };
-    let answer = tokio::time::timeout(CONNECT_TIMEOUT, asked).await.unwrap_or_else(late);
+    let answer = tokio::time::timeout(limit, asked).await.unwrap_or_else(late);
     answer.map_err(|error| error.context(node))
 }
 

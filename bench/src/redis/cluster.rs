@@ -1,0 +1,86 @@
+//! Latency of an uncontended pair on a cluster of three shards, beside the same on a single server.
+
+use std::time::{Duration, Instant};
+
+use leasehold::core::{Attempt, Client};
+use leasehold_testkit::servers::RedisCluster;
+
+use super::{AnyError, client, client_of_cluster, kind, runtime, server};
+use crate::measure::{alternate, median, percentile};
+use crate::report::Report;
+
+const ROUNDS: usize = 15;
+const PAIRS: u32 = 2_000;
+/// Names in as many slots, so that all shards take their part.
+const NAMES: u32 = 500;
+const TARGET: f64 = 1.1;
+
+pub(crate) fn run() -> Result<(), AnyError> {
+    let single = server()?;
+    let cluster = RedisCluster::builder(kind()?).replicas(0).start()?;
+    let (one, other) = (runtime()?, runtime()?);
+    let alone = one.block_on(client(&single.url()))?;
+    let sharded = other.block_on(client_of_cluster(&cluster.url()))?;
+    let figures = alternate(
+        ROUNDS,
+        &mut [
+            &mut || one.block_on(pairs(&alone, Waits::No)),
+            &mut || other.block_on(pairs(&sharded, Waits::No)),
+            &mut || one.block_on(pairs(&alone, Waits::IfTaken)),
+            &mut || other.block_on(pairs(&sharded, Waits::IfTaken)),
+        ],
+    );
+    if figures.iter().flatten().any(|figure| figure.is_nan()) {
+        return Err("a pair failed: the figures say nothing".into());
+    }
+    let medians: Vec<f64> = figures.iter().map(|figures| median(figures)).collect();
+    let mut report = Report::new(
+        "redis-cluster",
+        "One task takes and gives back free names, 500 in turn, on one server and on a cluster of three. Microseconds \
+         per pair; median and 90th percentile of the rounds.",
+    );
+    let row = |label: &str, place: usize, beside: usize| {
+        vec![
+            label.to_owned(),
+            format!("{:.1}", medians[place]),
+            format!("{:.1}", percentile(&figures[place], 90.0)),
+            format!("{:.2}", medians[place] / medians[beside]),
+        ]
+    };
+    report.table(&[
+        vec!["method".into(), "µs per pair".into(), "p90".into(), "× of one server".into()],
+        row("one server, does not wait", 0, 0),
+        row("cluster, does not wait", 1, 0),
+        row("one server, would wait", 2, 2),
+        row("cluster, would wait", 3, 2),
+    ]);
+    for (what, ratio) in
+        [("without waiting", medians[1] / medians[0]), ("with a wait", medians[3] / medians[2])]
+    {
+        report.target(&format!("at most {TARGET} × one server, {what}: {ratio:.2}"), ratio <= TARGET);
+    }
+    report.save()
+}
+
+#[derive(Clone, Copy)]
+enum Waits {
+    No,
+    IfTaken,
+}
+
+async fn pairs(client: &Client, waits: Waits) -> f64 {
+    let started = Instant::now();
+    for pair in 0..PAIRS {
+        let Ok(lock) = client.lock(&format!("order:{}", pair % NAMES)) else { return f64::NAN };
+        let lock = lock.ttl(Duration::from_secs(30));
+        let acquired = match waits {
+            Waits::No => lock.try_acquire().await,
+            Waits::IfTaken => lock.wait(Duration::from_secs(5)).acquire().await,
+        };
+        let Ok(Attempt::Acquired(guard)) = acquired else { return f64::NAN };
+        if guard.release().await.is_err() {
+            return f64::NAN;
+        }
+    }
+    started.elapsed().as_secs_f64() * 1e6 / f64::from(PAIRS)
+}
