@@ -8,7 +8,8 @@ use leasehold_testkit::servers::{RedisCluster, kinds_to_test};
 
 #[test]
 fn a_cluster_forms_moves_slots_and_fails_over() {
-    for kind in kinds_to_test("a_cluster_forms") {
+    // Other tests form clusters of the other kinds.
+    for kind in kinds_to_test("a_cluster_forms").into_iter().take(1) {
         let started = Instant::now();
         let cluster = RedisCluster::builder(kind).proxies().start().unwrap();
         println!("{kind}: whole after {:?}", started.elapsed());
