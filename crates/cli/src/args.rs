@@ -44,7 +44,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct StoreArgs {
-    /// Where leases live: redis://…, rediss://…, sqlite:PATH, or local (a file for this machine)
+    /// Where leases live: redis://…, redis+sentinel://…, redis+cluster://…, sqlite:PATH, or local (a file for
+    /// this machine); rediss… over TLS
     #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// How long the store may be unreachable before giving up; one request has 1s of it

@@ -25,7 +25,8 @@ pub(crate) fn pages(dir: Option<&Path>) -> Result<(), Failure> {
         rendered.map_err(|error| Failure::other(format!("the manual page cannot be made: {error}")))?;
         return data(&String::from_utf8_lossy(&page));
     };
-    std::fs::create_dir_all(dir)
+    std::fs::create_dir(dir)
+        .or_else(|error| if dir.is_dir() { Ok(()) } else { Err(error) })
         .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
         .map_err(|error| Failure::other(format!("{} cannot be written: {error}", dir.display())))?;
     say(format_args!("wrote the manual pages to {}", dir.display()));

@@ -85,6 +85,7 @@ fn example_of(command: &str) -> &'static str {
         "leasehold run" => "leasehold run NAME -- COMMAND",
         "leasehold once" => "leasehold once NAME -- COMMAND",
         "leasehold show" => "leasehold show NAME",
+        "leasehold sql" => "leasehold sql postgres",
         "leasehold break" => "leasehold break NAME",
         "leasehold completions" => "leasehold completions bash",
         _ => "leasehold COMMAND",

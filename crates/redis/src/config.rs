@@ -152,6 +152,9 @@ impl RedisConfig {
     /// Reads a URL with one host, or one that stands for the hosts of Sentinels.
     fn read_one(text: &str, sentinels: Option<Vec<Host>>) -> Result<Self, Error> {
         let url = Url::parse(text).map_err(|error| {
+            if names_several_hosts(text) {
+                return several_hosts();
+            }
             Error::config(format!(
                 "the Redis URL cannot be read ({error}): write redis://user:password@host:6379/0, with special \
                  characters of the password percent-encoded (@ as %40, / as %2F, # as %23, % as %25)"
@@ -393,9 +396,7 @@ fn address(url: &Url) -> Result<Address, Error> {
                 _ => return Err(Error::config("the Redis URL names no host: write redis://127.0.0.1/")),
             };
             if host.contains(',') {
-                return Err(Error::config(
-                    "the Redis URL names several hosts: for Sentinels write redis+sentinel://host1,host2/service",
-                ));
+                return Err(several_hosts());
             }
             let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
             let tls = tls_of(url, "rediss")?;
@@ -411,8 +412,8 @@ fn address(url: &Url) -> Result<Address, Error> {
             Ok(Address::Unix(path.into()))
         }
         other => Err(Error::config(format!(
-            "{other}:// is no URL of a single Redis server: write redis://, rediss://, redis+unix:// or \
-             redis+sentinel://"
+            "{other}:// is not known: write redis:// or redis+unix:// for one server, redis+sentinel:// or \
+             redis+cluster:// for several; rediss… over TLS"
         ))),
     }
 }
@@ -441,6 +442,20 @@ fn decoded(text: &str, what: &str) -> Result<String, Error> {
 fn has_misplaced_login(text: &str) -> bool {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'))
+}
+
+/// Whether there is a comma where the hosts are.
+fn names_several_hosts(text: &str) -> bool {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit('@').next().is_some_and(|hosts| hosts.contains(','))
+}
+
+fn several_hosts() -> Error {
+    Error::config(
+        "the Redis URL names several hosts: for Sentinels write redis+sentinel://host1,host2/service, for the nodes of \
+         a cluster redis+cluster://host1,host2",
+    )
 }
 
 fn misplaced_login() -> Error {

@@ -17,6 +17,8 @@ use crate::rights::Rights;
 use crate::shared::Shared;
 use crate::topology;
 
+/// What is said about the last fencing token.
+pub(crate) const FENCING_COUNTER: &str = "fencing counter";
 /// Clocks further apart than this are not kept by NTP.
 pub(crate) const SKEW_LIMIT: Duration = Duration::from_secs(2);
 /// A server whose memory is this full refuses new leases soon.
@@ -264,7 +266,7 @@ fn skew(server: &Server) -> Finding {
 }
 
 fn counter(server: &Server) -> Finding {
-    const SUBJECT: &str = "fencing counter";
+    const SUBJECT: &str = FENCING_COUNTER;
     let (Some(token), Some(time)) = (server.last_token, server.time) else {
         return fine(SUBJECT, "not used yet".to_owned());
     };

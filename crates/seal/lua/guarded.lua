@@ -4,8 +4,10 @@
 -- the same step. Read with it before you write with it: a newer holder's read then fences the older one out.
 --
 --   leasehold sql redis > guarded.lua
---   redis-cli --eval guarded.lua stock:7 'guard:{stock:7}' , 34 owner-a lock: GET
---   redis-cli --eval guarded.lua stock:7 'guard:{stock:7}' , 34 owner-a lock: SET 12
+--   redis-cli -e --eval guarded.lua stock:7 'guard:{stock:7}' , 34 owner-a lock: GET
+--   redis-cli -e --eval guarded.lua stock:7 'guard:{stock:7}' , 34 owner-a lock: SET 12
+--
+-- (-e, from redis-cli 7 on, makes a refusal a failure of the command.)
 --
 -- In Cluster both keys must lie in one slot: `guard:{KEY}` does, or `guard:KEY` where KEY has a hash tag already.
 -- Let the guard key never expire, nor be evicted, while a holder with an older token may still run.
@@ -24,6 +26,10 @@
 --   LEASEHOLDARGUMENT; WRONGTYPE (the guard is not a hash). A command's own error leaves the seal.
 
 local token, owner, namespace, command = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+if #KEYS ~= 2 or KEYS[1] == KEYS[2] then
+  return redis.error_reply('LEASEHOLDARGUMENT give two keys: the one that is protected, and its guard')
+end
 
 -- Whole numbers below 2^53 are compared without loss.
 local mine = token and #token <= 16 and string.find(token, '^[1-9]%d*$') and tonumber(token)

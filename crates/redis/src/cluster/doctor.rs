@@ -11,7 +11,7 @@ use super::join::{Boxed, join_all};
 use super::node::Node;
 use super::router::Router;
 use super::slots::{Shard, Table, read_shards};
-use crate::doctor::{self, SKEW_LIMIT, Server, finding, fine};
+use crate::doctor::{self, FENCING_COUNTER, SKEW_LIMIT, Server, finding, fine};
 use crate::failure::Failure;
 use crate::handshake::command;
 use crate::hosts::Host;
@@ -19,9 +19,13 @@ use crate::questions::Questions;
 use crate::reply;
 use crate::shared::Shared;
 
+/// What is fine is not told of more nodes once its line is this long, in bytes.
+const MOST_OF_A_LINE: usize = 160;
+
 pub(super) async fn diagnose(router: &Arc<Router>) -> Result<Vec<Finding>, Error> {
-    let (shards, state) = topology_of(router).await?;
+    let Topology { shards, state, nodes } = topology_of(router).await?;
     let mut findings = vec![coverage(&shards), replicas(&shards), condition(&state)];
+    findings.extend(failed(&nodes));
     let (mut examined, mut unreachable) = (Vec::new(), Vec::new());
     for (host, result) in examine_all(router, &shards).await {
         match result {
@@ -41,8 +45,17 @@ struct Examined {
     findings: Vec<Finding>,
 }
 
-/// The shards and the condition of the cluster, as the first node that answers sees them.
-async fn topology_of(router: &Arc<Router>) -> Result<(Vec<Shard>, String), Error> {
+/// A cluster as one of its nodes sees it.
+struct Topology {
+    shards: Vec<Shard>,
+    /// What CLUSTER INFO says; empty when that is denied.
+    state: String,
+    /// What CLUSTER NODES says; empty when that is denied.
+    nodes: String,
+}
+
+/// The cluster as the first node that answers sees it.
+async fn topology_of(router: &Arc<Router>) -> Result<Topology, Error> {
     let mut last = None;
     for node in router.nodes() {
         match ask_topology(&node).await {
@@ -53,15 +66,17 @@ async fn topology_of(router: &Arc<Router>) -> Result<(Vec<Shard>, String), Error
     Err(last.unwrap_or_else(|| Error::config("the cluster has no nodes")))
 }
 
-async fn ask_topology(node: &Node) -> Result<(Vec<Shard>, String), Failure> {
+async fn ask_topology(node: &Node) -> Result<Topology, Failure> {
     let mut asked = redis::pipe();
-    asked.add_command(command(&["CLUSTER", "SLOTS"])).add_command(command(&["CLUSTER", "INFO"]));
+    for what in ["SLOTS", "INFO", "NODES"] {
+        asked.add_command(command(&["CLUSTER", what]));
+    }
     let replies = node.questions.ask_all(&asked).await?;
-    let [shards, state] = replies.as_slice() else { return Err(Failure::BadReply) };
+    let [shards, state, nodes] = replies.as_slice() else { return Err(Failure::BadReply) };
     if let Some(refusal) = crate::failure::Refusal::in_value(shards) {
         return Err(Failure::Refused(refusal));
     }
-    Ok((read_shards(shards, &node.place)?, text_of(state)))
+    Ok(Topology { shards: read_shards(shards, &node.place)?, state: text_of(state), nodes: text_of(nodes) })
 }
 
 fn text_of(value: &Value) -> String {
@@ -120,6 +135,8 @@ async fn examine(shared: &Shared, questions: &Questions, is_primary: bool) -> Re
     };
     let server = limited.await.unwrap_or_else(late).map_err(Failure::into_error)?;
     let mut findings = server.findings();
+    // There is one for each slot, and no slot tells more than another.
+    findings.retain(|found| found.subject != FENCING_COUNTER || found.severity != Severity::Fine);
     if is_primary {
         findings.extend(doctor::rights(shared, questions).await.map_err(Failure::into_error)?);
     }
@@ -130,7 +147,7 @@ fn coverage(shards: &[Shard]) -> Finding {
     const SUBJECT: &str = "slots";
     let table = Table::of(shards.to_vec());
     match table.uncovered() {
-        None => fine(SUBJECT, format!("all are covered, by {} primaries", table.primaries().count())),
+        None => fine(SUBJECT, format!("each is given to one of {} primaries", table.primaries().count())),
         Some((first, last)) => finding(
             Severity::Problem,
             SUBJECT,
@@ -178,6 +195,27 @@ fn condition(info: &str) -> Finding {
             "run the doctor as a user who may use CLUSTER INFO",
         ),
     }
+}
+
+/// Nodes that serve no slots are in no answer to CLUSTER SLOTS, failed ones among them.
+fn failed(nodes: &str) -> Option<Finding> {
+    // <id> <ip:port@cport[,hostname]> <flags> …, as https://redis.io/docs/latest/commands/cluster-nodes/ has it.
+    let is_failed = |flags: &str| flags.split(',').any(|flag| matches!(flag, "fail" | "fail?"));
+    let failed: Vec<_> = nodes
+        .lines()
+        .map(|line| line.split(' '))
+        .filter_map(|mut words| Some((words.nth(1)?.split('@').next()?, words.next()?)))
+        .filter(|(_, flags)| is_failed(flags))
+        .map(|(address, _)| address)
+        .collect();
+    (!failed.is_empty()).then(|| {
+        finding(
+            Severity::Problem,
+            "failed nodes",
+            format!("the cluster counts as failed: {}", failed.join(", ")),
+            "bring them back, or let the cluster forget them (CLUSTER FORGET) and add others in their place",
+        )
+    })
 }
 
 fn reached(count: usize, unreachable: &[(Host, Error)]) -> Finding {
@@ -247,11 +285,9 @@ fn together(nodes: &[(Host, Examined)]) -> Vec<Finding> {
     let mut groups: Vec<(Finding, Vec<String>)> = Vec::new();
     for (host, node) in nodes {
         for found in &node.findings {
-            // What is fine differs in figures that matter to nobody.
             let same = |(known, _): &&mut (Finding, Vec<String>)| {
-                known.subject == found.subject
-                    && known.severity == found.severity
-                    && (known.severity == Severity::Fine || known.message == found.message)
+                (&known.subject, known.severity, &known.message)
+                    == (&found.subject, found.severity, &found.message)
             };
             match groups.iter_mut().find(same) {
                 Some((_, hosts)) => hosts.push(host.to_string()),
@@ -260,18 +296,28 @@ fn together(nodes: &[(Host, Examined)]) -> Vec<Finding> {
         }
     }
     let whole = nodes.len();
-    let located = groups.into_iter().map(|(mut found, hosts)| {
-        let place = if hosts.len() == whole && whole > 1 {
-            "every node".to_owned()
-        } else if found.severity == Severity::Fine && hosts.len() > 1 {
-            format!("{} nodes", hosts.len())
-        } else {
-            hosts.join(", ")
+    let mut told: Vec<Finding> = Vec::new();
+    for (mut found, hosts) in groups {
+        let is_fine = found.severity == Severity::Fine;
+        let place = match hosts.len() {
+            count if count == whole && whole > 1 => "every node".to_owned(),
+            count if is_fine && count > 1 => format!("{count} nodes"),
+            _ => hosts.join(", "),
         };
         found.message = format!("on {place}: {}", found.message);
-        found
-    });
-    located.collect()
+        // What is fine on all needs one line, however their figures differ.
+        let known = told
+            .iter_mut()
+            .find(|known| is_fine && known.severity == Severity::Fine && known.subject == found.subject);
+        match known {
+            Some(known) if known.message.len() < MOST_OF_A_LINE => {
+                known.message = format!("{}; {}", known.message, found.message);
+            }
+            Some(_) => {}
+            None => told.push(found),
+        }
+    }
+    told
 }
 
 #[cfg(test)]
@@ -294,6 +340,19 @@ mod tests {
         let (slots, bare) = (coverage(&holes), replicas(&holes));
         assert!(slots.severity == Severity::Problem && slots.message.contains("8192 to 8192"), "{slots:?}");
         assert!(bare.severity == Severity::Warning && bare.message.contains("h:2"), "{bare:?}");
+    }
+
+    #[test]
+    fn nodes_that_the_cluster_counts_as_failed_are_named() {
+        let nodes = "07c 127.0.0.1:1@11 myself,master - 0 1 1 connected 0-16383\n\
+                     e7d 127.0.0.1:2@12,host master,fail - 1 2 2 disconnected\n\
+                     a3f 127.0.0.1:3@13 slave,fail? 07c 1 2 2 disconnected\n";
+        let found = failed(nodes).unwrap();
+        assert!(
+            found.message.contains("127.0.0.1:2, 127.0.0.1:3") && !found.message.contains(":1,"),
+            "{found:?}"
+        );
+        assert!(failed(nodes.lines().next().unwrap()).is_none() && failed("").is_none());
     }
 
     #[test]
