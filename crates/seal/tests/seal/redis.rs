@@ -58,6 +58,11 @@ fn f073_a_stale_holder_neither_reads_nor_writes_what_is_kept_in_redis() {
 #[test]
 fn what_cannot_be_used_changes_nothing() {
     for_each_server("what_cannot_be_used_changes_nothing", |server| {
+        for keys in [&["0"][..], &["1", "stock:7"], &["2", "stock:7", "stock:7"]] {
+            let arguments = [&["EVAL", SCRIPT], keys, &["34", "a", "lock:", "SET", "9"]].concat();
+            let RespValue::Error(refused) = server.command(&arguments).unwrap() else { panic!("{keys:?}") };
+            assert!(refused.starts_with("LEASEHOLDARGUMENT"), "{keys:?}: {refused}");
+        }
         for fence in
             ["", "0", "-1", "1.5", "1e3", "0x1f", "9007199254740992", "99999999999999999999", " 34", "034"]
         {
