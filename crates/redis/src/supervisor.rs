@@ -27,6 +27,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// With Sentinels up to this one: they end every outage of one server, and asking them costs the servers nothing.
 const LONGEST_PAUSE_WITH_SENTINELS: Duration = Duration::from_millis(500);
 
+const CLOSING: &str = "the store is closing";
+const MOVED: &str = "Sentinels name another primary";
+
 /// Runs until the store is closed.
 pub(crate) async fn run(shared: Arc<Shared>, first: Established) {
     let mut live = first;
@@ -77,20 +80,29 @@ async fn watch(shared: &Shared, live: &Established) -> &'static str {
         let pause = bound_due.map_or(heartbeat_due, |bound_due| bound_due.min(heartbeat_due));
         tokio::select! {
             reason = connection.health().given_up() => return reason,
-            () = shared.closing.notified() => return "the store is closing",
-            () = shared.primary.has_moved() => return "Sentinels name another primary",
+            () = shared.closing.notified() => return CLOSING,
+            () = shared.primary.has_moved() => return MOVED,
             () = shared.waiters.hurry.notified() => continue,
             () = tokio::time::sleep(pause) => {}
         }
-        let answer = if heartbeat_due <= pause {
+        let is_heartbeat = heartbeat_due <= pause;
+        if is_heartbeat {
             last_heartbeat = SystemClock.now();
             shared.waiters.sweep(last_heartbeat);
-            heartbeat(shared, &connection).await
-        } else {
-            ping(&connection).await
+        }
+        let asking = async {
+            if is_heartbeat { heartbeat(shared, &connection).await } else { ping(&connection).await }
         };
-        if let Err(reason) = answer {
-            return reason;
+        // A server that does not answer must not hold up what else is known of it.
+        tokio::select! {
+            answer = asking => {
+                if let Err(reason) = answer {
+                    return reason;
+                }
+            }
+            reason = connection.health().given_up() => return reason,
+            () = shared.closing.notified() => return CLOSING,
+            () = shared.primary.has_moved() => return MOVED,
         }
     }
 }
