@@ -10,12 +10,19 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Anything else of ours (`EX_SOFTWARE`).
 pub(crate) const OTHER: u8 = 70;
+/// The command has succeeded and its outcome is kept, but its output could not be written (`EX_IOERR`).
+pub(crate) const NOT_WRITTEN: u8 = 74;
 /// Somebody else holds the name (`EX_TEMPFAIL`: try again later).
 pub(crate) const BUSY: u8 = 75;
 /// The store refuses this user something (`EX_NOPERM`).
 pub(crate) const DENIED: u8 = 77;
 /// The lease was lost while it was needed. Not a sysexits code; the first free one after them.
 pub(crate) const LOST: u8 = 79;
+/// Nothing was run, and the same call will not run it another time either: the operation was asked for with another
+/// request, or may have been done and the caller wants to look. Ours, like 79.
+pub(crate) const REFUSED: u8 = 80;
+/// The command has succeeded, and its outcome was not kept or that is not certain. Ours, like 79.
+pub(crate) const NOT_KEPT: u8 = 81;
 /// The command was found and could not be started, as shells report it.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found, as shells report it.
@@ -50,7 +57,9 @@ impl From<Error> for Failure {
             ErrorKind::Busy => BUSY,
             ErrorKind::Lost(_) => LOST,
             ErrorKind::Unavailable | ErrorKind::NotReplicated | ErrorKind::Unknown => UNAVAILABLE,
-            ErrorKind::Config | ErrorKind::DifferentRequest => USAGE,
+            ErrorKind::Config => USAGE,
+            ErrorKind::DifferentRequest | ErrorKind::OutcomeUnknown => REFUSED,
+            ErrorKind::TooLarge => NOT_KEPT,
             ErrorKind::Denied => DENIED,
             _ => OTHER,
         };
@@ -88,9 +97,9 @@ mod tests {
             (ErrorKind::Denied, 77),
             (ErrorKind::Lost(LostCause::Taken), 79),
             (ErrorKind::Config, 2),
-            (ErrorKind::DifferentRequest, 2),
-            (ErrorKind::OutcomeUnknown, 70),
-            (ErrorKind::TooLarge, 70),
+            (ErrorKind::DifferentRequest, 80),
+            (ErrorKind::OutcomeUnknown, 80),
+            (ErrorKind::TooLarge, 81),
             (ErrorKind::Foreign, 70),
         ] {
             assert_eq!(Failure::from(Error::new(kind, "x")).code, code, "{kind:?}");

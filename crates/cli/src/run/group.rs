@@ -17,6 +17,8 @@ pub(crate) enum End {
     Exited(u8),
     /// This signal ended it.
     Signaled(u8),
+    /// It could not be started, which has this exit code.
+    NotStarted(u8),
 }
 
 /// What became of a child of this process.

@@ -4,6 +4,7 @@
 mod group;
 mod held;
 mod once;
+mod printed;
 mod signals;
 mod spawn;
 mod supervise;
@@ -77,8 +78,8 @@ pub(crate) async fn run(store: &StoreArgs, args: RunArgs) -> Result<u8, Failure>
 fn refuse_nested(held: &Held, client: &Client, namespace: &Namespace, name: &str) -> Result<(), Failure> {
     if held.contains(&client.store(), namespace.as_str(), name) {
         return Err(Failure::usage(format!(
-            "{name} is held by the leasehold run this one was started under, so it would wait for itself: give \
-             the inner run another name, or none"
+            "{name} is held by the leasehold run or once that this one was started under, so it would wait for itself: \
+             give the inner one another name, or none"
         )));
     }
     Ok(())
@@ -216,7 +217,7 @@ async fn under_lease(
 ) -> Result<u8, Failure> {
     let outcome = supervised(&guard, timing, !args.fixed, command, signals).await?;
     let code = match outcome.end {
-        End::Exited(code) => code,
+        End::Exited(code) | End::NotStarted(code) => code,
         End::Signaled(signal) => failure::SIGNAL_BASE.saturating_add(signal),
     };
     give_back(guard, outcome.lost, code, signals).await
@@ -243,7 +244,7 @@ async fn supervised(
             // As of a shell variable that is not set.
             let shown = if program.is_empty() { "the command \"\"" } else { &program };
             say(format_args!("{shown} cannot be started: {error}"));
-            Outcome { end: End::Exited(code), lost: false }
+            Outcome::not_started(code)
         }
     })
 }

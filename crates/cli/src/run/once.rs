@@ -2,24 +2,21 @@
 //! instead. Who may run it, and what is kept for how long, the library decides.
 
 use std::ffi::OsString;
-use std::io::{self, PipeReader, Read, Write};
+use std::io;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
 use leasehold::{
-    Claim, Claimed, Client, DEFAULT_TTL, Error, Failed, IfUnknown, MAX_HOLD_LIMIT, MAX_RESULT_BYTES,
-    MAX_RETAIN, MAX_TTL, MIN_RETAIN, MIN_TTL, Name, Once, idempotency_key,
+    Claim, Claimed, Client, DEFAULT_TTL, Error, ErrorKind, Failed, IfUnknown, MAX_HOLD_LIMIT, MAX_RETAIN,
+    MAX_TTL, MIN_RETAIN, MIN_TTL, Name, Once, idempotency_key,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use tokio::sync::oneshot;
 
 use super::group::End;
 use super::held::{self, Held};
+use super::printed::{Captured, Printed};
 use super::signals::Signals;
+use super::supervise::Outcome;
 use super::timing::Timing;
 use super::{CLEAN_UP, Waited, busy_message, cannot, code_of, refuse_nested, supervised, waited};
 use crate::args::{LEAST_TTL, StoreArgs};
@@ -27,9 +24,6 @@ use crate::connect::{self, connect};
 use crate::durations;
 use crate::failure::{self, Failure};
 use crate::output::{data, say};
-
-/// How often it is looked whether a command that prints nothing is gone.
-const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Run a command once: later calls print what it printed
 ///
@@ -55,9 +49,12 @@ pub(crate) struct OnceArgs {
     /// What is asked for: a later call with another text is refused
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     fingerprint: Option<OsString>,
-    /// Do not run again if an earlier call may have acted: exit with 70
+    /// Do not run again if an earlier call may have acted: exit with 80
     #[arg(long)]
     refuse_unknown: bool,
+    /// The command exits with this code if it has certainly not acted; can be given several times
+    #[arg(long, value_name = "CODE", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..))]
+    not_acted: Vec<u8>,
     /// How long the lease outlives a crash; it is renewed while the command runs [default: 30s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::between(LEAST_TTL, MAX_TTL))]
     ttl: Option<Duration>,
@@ -92,18 +89,29 @@ Environment of the command:
   and what `leasehold run` sets
 
 Exit codes:
-   0  it has succeeded, now or before
-  75  another call is at it           2  wrong usage, or another --fingerprint
-  70  the output is too large to be kept, or --refuse-unknown applies
-  and those of `leasehold run`: the command's own, 69, 77, 79
+   0  it has succeeded, now or before; its output has been passed on
+  the command's own if it has failed; 128+n if signal n ended it, or ended this process
 
-  A command that exits with another code than 0 has failed: the next call runs it again.
-  One that a signal ended, or whose lease was lost, may have acted (--refuse-unknown).
+  The command ran:
+  74  it has succeeded, now or before, and its output could not be written: call again for it
+  79  the lease was lost, whatever the command returned
+  81  it has succeeded, and its result was not kept, or that is not certain
+
+  The command did not run:
+   2  wrong usage                      70  anything else
+  69  the store is unavailable         75  another call is at it
+  77  the store refuses access        126  not executable, 127 not found
+  80  refused: another --fingerprint, or --refuse-unknown applies
+
+  What has not succeeded and been kept, the next call runs again. With --refuse-unknown it does so
+  only if the command was not started, or exited with a code given by --not-acted: in any other
+  case it may have acted, also if it exited with 0 after a signal had told it to stop.
 
 Examples:
   leasehold once ship:1001 -- ./ship 1001
   leasehold once --retain 72h --fingerprint \"$body\" pay:77 -- ./pay \"$body\"
-  leasehold once --no-wait mail:7:welcome -- ./send-welcome 7";
+  leasehold once --no-wait mail:7:welcome -- ./send-welcome 7
+  leasehold once --refuse-unknown --not-acted 7 pay:78 -- ./pay 78    7: it could not connect";
 
 /// Runs the command, or prints what it printed; the exit code of this process.
 pub(crate) async fn once(store: &StoreArgs, args: OnceArgs) -> Result<u8, Failure> {
@@ -120,7 +128,10 @@ pub(crate) async fn once(store: &StoreArgs, args: OnceArgs) -> Result<u8, Failur
     let held = Held::from_environment();
     refuse_nested(&held, &client, &namespace, &args.name)?;
     let code = match claim(&client, &args, &mut signals).await? {
-        Turn::Done(result) => bytes(&result).map(|()| 0),
+        Turn::Done(result) => match Printed::kept(result) {
+            Ok(mut printed) => Ok(passed_on(&mut printed, 0, &mut signals).await),
+            Err(error) => Err(cannot("print the result", &error)),
+        },
         Turn::Over(code) => Ok(code),
         Turn::Claimed(claimed) => {
             let attempt = claimed.attempt();
@@ -134,7 +145,7 @@ pub(crate) async fn once(store: &StoreArgs, args: OnceArgs) -> Result<u8, Failur
             ];
             let mut command = Command::new(&args.command[0]);
             command.args(&args.command[1..]).envs(variables);
-            under_claim(claimed, timing, command, &mut signals).await
+            under_claim(claimed, timing, command, &args, &mut signals).await
         }
     };
     // Bounded: what is left of a lease ends by itself.
@@ -171,13 +182,28 @@ fn operation(client: &Client, args: &OnceArgs) -> Result<Once, Error> {
     Ok(once)
 }
 
+/// An error as the command names what can be done about it.
+fn in_words_of_the_command(error: Error, name: &str) -> Error {
+    if error.kind() != ErrorKind::OutcomeUnknown {
+        return error;
+    }
+    Error::new(
+        ErrorKind::OutcomeUnknown,
+        format!(
+            "{name}: an earlier call may have acted, and --refuse-unknown was given, so nothing was run: find out, \
+             then run it without --refuse-unknown"
+        ),
+    )
+}
+
 async fn claim(client: &Client, args: &OnceArgs, signals: &mut Signals) -> Result<Turn, Failure> {
     let (report, reports) = tokio::sync::watch::channel(None);
     let once = operation(client, args)?.on_waiting(move |busy| {
         report.send_replace(Some(busy.clone()));
     });
     let silent = args.quiet || args.no_wait;
-    let (claim, passed) = match waited(once.claim(), reports, &args.name, silent, signals).await? {
+    let claim = async { once.claim().await.map_err(|error| in_words_of_the_command(error, &args.name)) };
+    let (claim, passed) = match waited(claim, reports, &args.name, silent, signals).await? {
         Waited::Interrupted(code) => return Ok(Turn::Over(code)),
         Waited::For { outcome, passed, .. } => (outcome, passed),
     };
@@ -193,125 +219,145 @@ async fn claim(client: &Client, args: &OnceArgs, signals: &mut Signals) -> Resul
     })
 }
 
-/// Runs the command under the claim, keeps what it prints, and gives the name back.
+/// Runs the command under the claim, keeps what it prints, gives the name back, and only then waits for the reader of
+/// what it has printed.
 async fn under_claim(
     claimed: Claimed,
     timing: Timing,
-    mut command: Command,
+    command: Command,
+    args: &OnceArgs,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    let (reader, writer) = io::pipe().map_err(|error| cannot("make a pipe", &error))?;
-    command.stdout(writer);
-    let printed = Printed::of(reader).map_err(|error| cannot("start a thread", &error))?;
-    // The command's own end of the pipe is closed with it.
-    let outcome = supervised(&claimed, timing, true, command, signals).await?;
+    let (outcome, mut printed) = match run(&claimed, timing, command, signals).await {
+        Ok(ran) => ran,
+        Err(failure) => {
+            let why = failure.message.clone();
+            // Nothing was started. If this cannot be kept, the next call finds that this one may have acted.
+            if let Ok(Err(error)) = tokio::time::timeout(CLEAN_UP, claimed.fail(Failed::Retryable)).await
+                && error.to_string() != why
+            {
+                say(error);
+            }
+            return Err(failure);
+        }
+    };
     if outcome.lost {
         // The next call finds that this one may have acted.
         drop(claimed);
-        let _ = tokio::time::timeout(CLEAN_UP, printed.all()).await;
+        let _ = tokio::time::timeout(CLEAN_UP, printed.passed_on()).await;
         return Ok(failure::LOST);
     }
-    let (code, how) = match outcome.end {
-        End::Exited(0) => (0, None),
-        End::Exited(code) => (code, Some(Failed::Retryable)),
-        End::Signaled(signal) => (failure::SIGNAL_BASE.saturating_add(signal), Some(Failed::Unknown)),
-    };
+    let (code, how) = verdict(&outcome, args);
     let name = claimed.name().clone();
-    let settled = async {
-        let printed = printed.all().await;
-        match how {
-            None => claimed.complete(printed).await,
-            Some(how) => claimed.fail(how).await,
-        }
-    };
     let settled = tokio::select! {
-        settled = settled => settled,
+        settled = settle(claimed, code, how, &mut printed) => settled,
         _ = signals.next_request_to_end() => {
-            say(format_args!("interrupted before the outcome of {name} was kept: the next call may run it again"));
-            return Ok(code);
+            let code = if how.is_none() { failure::NOT_KEPT } else { code };
+            Failure::new(
+                code,
+                format!("interrupted before the outcome of {name} was kept: the next call may run it again"),
+            )
         }
     };
-    match (settled, how) {
-        (Ok(()), _) => Ok(code),
-        (Err(error), None) => {
-            let Failure { code, message } = Failure::from(error);
-            Err(Failure::new(code, format!("the command succeeded, but: {message}")))
+    if !settled.message.is_empty() {
+        say(&settled.message);
+    }
+    if outcome.asked_to_end.is_some() {
+        let _ = tokio::time::timeout(CLEAN_UP, printed.passed_on()).await;
+        return Ok(settled.code);
+    }
+    Ok(passed_on(&mut printed, settled.code, signals).await)
+}
+
+/// Runs the command, and captures what it prints.
+async fn run(
+    claimed: &Claimed,
+    timing: Timing,
+    mut command: Command,
+    signals: &mut Signals,
+) -> Result<(Outcome, Printed), Failure> {
+    let (reader, writer) = io::pipe().map_err(|error| cannot("make a pipe", &error))?;
+    command.stdout(writer);
+    let printed = Printed::of(reader).map_err(|error| cannot("pass the output on", &error))?;
+    // The command's own end of the pipe is closed with it.
+    let outcome = supervised(claimed, timing, true, command, signals).await?;
+    printed.command_has_ended();
+    Ok((outcome, printed))
+}
+
+/// The exit code of a command that had the lease to its end, and how it has failed if so.
+fn verdict(outcome: &Outcome, args: &OnceArgs) -> (u8, Option<Failed>) {
+    match (outcome.end, outcome.asked_to_end) {
+        (End::NotStarted(code), _) => (code, Some(Failed::Retryable)),
+        (End::Signaled(signal), _) => (failure::SIGNAL_BASE.saturating_add(signal), Some(Failed::Unknown)),
+        // Services end so when they are told to, wherever they were.
+        (End::Exited(0), Some(signal)) if outcome.asked_while_it_ran => {
+            say(
+                "the command exited with 0 because it was told to stop: whether it has done its work is not known",
+            );
+            (code_of(signal), Some(Failed::Unknown))
         }
-        (Err(error), Some(_)) => {
-            say(error);
-            Ok(code)
+        (End::Exited(0), _) => (0, None),
+        (End::Exited(code), _) if args.not_acted.contains(&code) => (code, Some(Failed::Retryable)),
+        (End::Exited(code), _) => (code, Some(Failed::Unknown)),
+    }
+}
+
+/// Keeps the outcome and gives the name back; the exit code, and what there is to say.
+async fn settle(claimed: Claimed, code: u8, how: Option<Failed>, printed: &mut Printed) -> Failure {
+    let name = claimed.name().clone();
+    let (how, why) = match how {
+        Some(how) => (how, None),
+        None => match printed.captured().await {
+            Captured::Whole(result) => return kept(claimed.complete(result).await),
+            Captured::TooLarge => (Failed::Unknown, Some("it has printed more than 1 MiB")),
+            Captured::Broken => (Failed::Unknown, Some("what it has printed could not be read")),
+        },
+    };
+    match (claimed.fail(how).await, why) {
+        (Err(error), _) if is_lost(&error) => Failure::new(failure::LOST, failure::with_causes(&error)),
+        (_, Some(why)) => Failure::new(
+            failure::NOT_KEPT,
+            format!(
+                "{name}: the command succeeded, but {why}, so nothing is kept: the next call runs it again, or \
+                 refuses to with --refuse-unknown; let it print where its result is"
+            ),
+        ),
+        (Err(error), None) => Failure::new(code, failure::with_causes(&error)),
+        (Ok(()), None) => Failure::new(code, ""),
+    }
+}
+
+fn kept(completed: Result<(), Error>) -> Failure {
+    let Err(error) = completed else { return Failure::new(0, "") };
+    let code = if is_lost(&error) { failure::LOST } else { failure::NOT_KEPT };
+    Failure::new(code, format!("the command succeeded, but: {}", failure::with_causes(&error)))
+}
+
+fn is_lost(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Lost(_))
+}
+
+/// Waits until the reader has got everything, or a signal comes; the exit code.
+async fn passed_on(printed: &mut Printed, code: u8, signals: &mut Signals) -> u8 {
+    let passed_on = tokio::select! {
+        passed_on = printed.passed_on() => passed_on,
+        signal = signals.next_request_to_end() => {
+            say("interrupted while the output was written; the outcome was kept before");
+            return if code == 0 { code_of(signal) } else { code };
         }
-    }
-}
-
-/// What the command prints, passed on as it comes and kept.
-struct Printed {
-    kept: Arc<Mutex<Vec<u8>>>,
-    command_is_gone: Arc<AtomicBool>,
-    end: oneshot::Receiver<()>,
-}
-
-impl Printed {
-    fn of(reader: PipeReader) -> io::Result<Self> {
-        let (kept, command_is_gone) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<AtomicBool>::default());
-        let (ended, end) = oneshot::channel();
-        let (sink, is_gone) = (Arc::clone(&kept), Arc::clone(&command_is_gone));
-        std::thread::Builder::new().name("output".to_owned()).spawn(move || {
-            copy(reader, &sink, &is_gone);
-            // Nobody waits any more if the lease was lost.
-            let _ = ended.send(());
-        })?;
-        Ok(Self { kept, command_is_gone, end })
-    }
-
-    /// All of it, now that the command and what it started have ended. A daemon elsewhere that has kept the pipe is
-    /// waited for only as long as it goes on printing.
-    async fn all(self) -> Vec<u8> {
-        self.command_is_gone.store(true, Ordering::Release);
-        // It fails only if the thread panicked, which is told.
-        let _ = self.end.await;
-        std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Copies what comes out of the pipe to standard output and into `kept`, of which one byte more than is ever kept
-/// tells that it is too large.
-fn copy(mut reader: PipeReader, kept: &Mutex<Vec<u8>>, command_is_gone: &AtomicBool) {
-    let mut buffer = [0; 16 * 1024];
-    let mut heard = true;
-    loop {
-        let gone = command_is_gone.load(Ordering::Acquire);
-        match poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&LOOK_AGAIN)) {
-            Ok(0) if gone => return,
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(_) => return,
+    };
+    match passed_on {
+        Ok(()) => code,
+        Err(error) if code == 0 => {
+            say(format_args!(
+                "standard output cannot be written: {error}; the result is kept: the next call prints it"
+            ));
+            failure::NOT_WRITTEN
         }
-        let part = match reader.read(&mut buffer) {
-            Ok(0) => return,
-            Ok(length) => &buffer[..length],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return,
-        };
-        // A reader that has gone away must not end a command whose output is kept.
-        heard = heard && pass_on(part).is_ok();
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = (MAX_RESULT_BYTES + 1).saturating_sub(kept.len());
-        kept.extend_from_slice(&part[..part.len().min(room)]);
-    }
-}
-
-fn pass_on(part: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(part)?;
-    out.flush()
-}
-
-/// Prints a kept result.
-fn bytes(result: &[u8]) -> Result<(), Failure> {
-    match pass_on(result) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure::other(format!("standard output cannot be written: {error}"))),
-        Ok(()) => Ok(()),
+        Err(error) => {
+            say(format_args!("standard output cannot be written: {error}"));
+            code
+        }
     }
 }

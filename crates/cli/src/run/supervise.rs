@@ -30,6 +30,17 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
     /// Whether it had to be stopped on account of its lease.
     pub(crate) lost: bool,
+    /// The first signal that asked this process, and through it the command, to end.
+    pub(crate) asked_to_end: Option<Signal>,
+    /// Whether that came before the command had ended.
+    pub(crate) asked_while_it_ran: bool,
+}
+
+impl Outcome {
+    /// Of a command that could not be started, with the exit code that says so.
+    pub(crate) fn not_started(code: u8) -> Self {
+        Self { end: End::NotStarted(code), lost: false, asked_to_end: None, asked_while_it_ran: false }
+    }
 }
 
 /// A command under supervision.
@@ -46,6 +57,8 @@ pub(crate) struct Supervisor<'a> {
     end: Option<(End, Moment)>,
     stopping: Option<Stopping>,
     lost: bool,
+    asked_to_end: Option<Signal>,
+    asked_while_it_ran: bool,
     paused: Option<Paused>,
 }
 
@@ -82,6 +95,8 @@ impl<'a> Supervisor<'a> {
             end: None,
             stopping: None,
             lost: false,
+            asked_to_end: None,
+            asked_while_it_ran: false,
             paused: None,
         }
     }
@@ -113,7 +128,12 @@ impl<'a> Supervisor<'a> {
                 terminal.restore_modes();
             }
         }
-        Outcome { end, lost: self.lost }
+        Outcome {
+            end,
+            lost: self.lost,
+            asked_to_end: self.asked_to_end,
+            asked_while_it_ran: self.asked_while_it_ran,
+        }
     }
 
     fn take_change(&mut self, change: Change) {
@@ -220,6 +240,8 @@ impl<'a> Supervisor<'a> {
             _ => {
                 self.send(signal);
                 if asks_to_end(signal) {
+                    self.asked_while_it_ran |= self.end.is_none();
+                    self.asked_to_end.get_or_insert(signal);
                     self.unpause();
                 }
                 // Only TERM is a request that must be met: a command may well live on after the others.

@@ -90,7 +90,9 @@ fn a_run_of_a_name_inside_a_run_of_the_same_name_is_refused_at_once() {
     let script = r#""$0" run other -- "$0" run --wait 10s "a b,%" -- touch ran; echo $?"#;
     let output = sandbox.output(["run", "a b,%", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_leasehold")]);
     assert_eq!(out(&output), "2\n");
-    assert!(err(&output).contains("a b,% is held by the leasehold run this one was started under"));
+    assert!(
+        err(&output).contains("a b,% is held by the leasehold run or once that this one was started under")
+    );
     assert!(!sandbox.path("ran").exists());
 
     let script = r#""$0" --namespace other: run --wait 10s job -- echo ran"#;

@@ -74,18 +74,46 @@ fn the_command_finds_the_key_of_the_operation_and_no_other_command_does() {
 }
 
 #[test]
-fn trap_56_a_command_that_may_have_acted_is_told_apart_from_one_that_failed() {
+fn trap_56_a_command_that_may_have_acted_is_told_apart_from_one_that_has_not() {
     let sandbox = Sandbox::new();
-    assert_eq!(code(&sandbox.ship(&[], "exit 3")), 3);
+    let not_acted = ["--refuse-unknown", "--not-acted", "75", "--not-acted", "3"];
+    for code_of_command in [3, 75] {
+        assert_eq!(code(&sandbox.ship(&not_acted, &format!("exit {code_of_command}"))), code_of_command);
+    }
     let missing = sandbox.output(["once", "--refuse-unknown", "ship:1", "--", "./missing"]);
-    assert_eq!(code(&missing), 127, "after a failure it is tried: {}", err(&missing));
-    let killed = sandbox.ship(&["--refuse-unknown"], "echo half; kill -9 $$");
-    assert_eq!((code(&killed), out(&killed)), (137, "half\n".to_owned()));
-    let refused = sandbox.ship(&["--refuse-unknown"], "echo ran");
-    assert_eq!((code(&refused), out(&refused)), (70, String::new()));
-    assert!(err(&refused).contains("ship:1: an earlier attempt ended"), "{}", err(&refused));
+    assert_eq!(code(&missing), 127, "its word is taken that it has not acted: {}", err(&missing));
+    for (script, its_code) in
+        [("echo half; kill -9 $$", 137), ("echo half; exit 3", 3), ("echo half; ./missing", 127)]
+    {
+        let failed = sandbox.ship(&["--not-acted", "4"], script);
+        assert_eq!((code(&failed), out(&failed)), (its_code, "half\n".to_owned()));
+        let refused = sandbox.ship(&["--refuse-unknown"], "echo ran");
+        assert_eq!((code(&refused), out(&refused)), (80, String::new()), "after {script}");
+        let said = err(&refused);
+        assert!(
+            said.contains("ship:1: an earlier call may have acted") && said.contains("--refuse-unknown"),
+            "{said}"
+        );
+    }
     let again = sandbox.ship(&[], "echo whole");
     assert_eq!((code(&again), out(&again)), (0, "whole\n".to_owned()));
+}
+
+/// A service that ends in order when it is told to has not done its work because of that.
+#[test]
+fn a_command_that_exits_with_0_because_it_was_told_to_stop_is_not_done() {
+    for (signal, expected) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let sandbox = Sandbox::new();
+        let serves = "trap 'exit 0' TERM INT; echo > held; while :; do sleep 0.01; done";
+        let told = Running::start(&mut sandbox.once(&[], serves));
+        sandbox.wait_for_file("held");
+        told.signal(signal);
+        let (its_code, said) = told.finish();
+        assert_eq!(its_code, Some(expected), "{said}");
+        assert!(said.contains("whether it has done its work is not known"), "{said}");
+        assert_eq!(code(&sandbox.ship(&["--refuse-unknown"], "echo ran")), 80);
+        assert_eq!(out(&sandbox.ship(&[], "echo whole")), "whole\n");
+    }
 }
 
 #[test]
@@ -133,7 +161,27 @@ fn a_lease_that_is_lost_stops_the_command_and_keeps_nothing() {
     assert!(sandbox.output(["break", "ship:1", "--yes", "--now"]).status.success());
     assert_eq!(first.finish().0, Some(79));
     let refused = sandbox.ship(&["--refuse-unknown"], "echo ran");
-    assert_eq!(code(&refused), 70, "{}", err(&refused));
+    assert_eq!(code(&refused), 80, "{}", err(&refused));
+}
+
+#[test]
+fn a_lost_lease_outweighs_whatever_the_command_returned() {
+    let sandbox = Sandbox::new();
+    for end in ["exit 0", "exit 3", "kill -9 $$"] {
+        let script = format!(r#""$0" break ship:1 --yes --now; {end}"#);
+        let program = env!("CARGO_BIN_EXE_leasehold");
+        let lost = sandbox.output(["once", "ship:1", "--", "sh", "-c", &script, program]);
+        assert_eq!(code(&lost), 79, "{end}: {}", err(&lost));
+        assert!(err(&lost).contains("the lease was lost before the outcome could be kept"), "{}", err(&lost));
+    }
+    let frozen = Running::start(&mut sandbox.once(&["--ttl", "1s"], "echo > held; exec sleep 600"));
+    sandbox.wait_for_file("held");
+    frozen.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(2_500));
+    frozen.signal(Signal::CONT);
+    let (its_code, said) = frozen.finish();
+    assert_eq!(its_code, Some(79), "{said}");
+    assert_eq!(code(&sandbox.ship(&["--refuse-unknown"], "echo ran")), 80);
 }
 
 #[test]
@@ -152,7 +200,7 @@ fn trap_56_another_fingerprint_is_refused() {
     assert_eq!(code(&sandbox.ship(&["--fingerprint", "3 EUR"], "echo paid")), 0);
     for fingerprint in ["5 EUR", "", "-3"] {
         let refused = sandbox.ship(&["--fingerprint", fingerprint], "echo ran");
-        assert_eq!((code(&refused), out(&refused)), (2, String::new()));
+        assert_eq!((code(&refused), out(&refused)), (80, String::new()));
         assert!(err(&refused).contains("asked for before with another request"), "{}", err(&refused));
     }
     for options in [&["--fingerprint", "3 EUR"][..], &[]] {
@@ -164,15 +212,76 @@ fn trap_56_another_fingerprint_is_refused() {
 fn a_megabyte_is_kept_and_one_byte_more_is_told_and_not_kept() {
     let sandbox = Sandbox::new();
     let print = |bytes: usize| format!("echo ran >> log; head -c {bytes} /dev/zero | tr '\\0' x");
-    let large = sandbox.ship(&[], &print(1_048_577));
-    assert_eq!((code(&large), large.stdout.len()), (70, 1_048_577), "all of it is passed on");
-    assert!(err(&large).contains("the command succeeded, but: ship:1: the result"), "{}", err(&large));
+    for bytes in [1_048_577, 3_000_000] {
+        let large = sandbox.ship(&[], &print(bytes));
+        assert_eq!((code(&large), large.stdout.len()), (81, bytes), "all of it is passed on");
+        let told = "ship:1: the command succeeded, but it has printed more than 1 MiB, so nothing is kept: the next call";
+        assert!(err(&large).contains(told), "{}", err(&large));
+        assert_eq!(code(&sandbox.ship(&["--refuse-unknown"], "echo ran")), 80);
+    }
     assert!(out(&sandbox.output(["ls"])).is_empty(), "nothing is held");
     for _ in 0..2 {
         let whole = sandbox.ship(&[], &print(1_048_576));
         assert_eq!((code(&whole), whole.stdout.len()), (0, 1_048_576), "{}", err(&whole));
     }
-    assert_eq!(read(&sandbox.path("log")), "ran\nran\n");
+    assert_eq!(read(&sandbox.path("log")), "ran\nran\nran\n");
+}
+
+/// More than a pipe takes without a reader.
+const PRINT: &str = "head -c 300000 /dev/zero | tr '\\0' x; echo > printed";
+
+#[test]
+fn a_finished_operation_is_kept_before_anybody_has_read_its_output() {
+    let sandbox = Sandbox::new();
+    let mut unread = Running::start(&mut sandbox.once(&[], PRINT));
+    sandbox.wait_for_file("printed");
+    let kept = sandbox.ship(&[], "echo ran");
+    assert_eq!((code(&kept), kept.stdout.len()), (0, 300_000), "{}", err(&kept));
+    assert!(unread.is_running(), "it waits for its reader");
+    unread.signal(Signal::TERM);
+    assert_eq!(unread.finish().0, Some(143));
+    for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut unread = Running::start(&mut sandbox.once(&[], "echo ran"));
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(unread.is_running(), "it waits for its reader");
+        unread.signal(signal);
+        assert_eq!(unread.finish().0, Some(expected));
+    }
+}
+
+#[test]
+fn a_call_whose_output_nobody_reads_ends_as_its_command_does_when_it_is_told_to() {
+    for print in [PRINT, "yes > /dev/stdout & echo > printed; wait"] {
+        let sandbox = Sandbox::new();
+        let unread = Running::start(&mut sandbox.once(&[], &format!("{print}; exec sleep 600")));
+        sandbox.wait_for_file("printed");
+        std::thread::sleep(Duration::from_millis(500));
+        unread.signal(Signal::TERM);
+        let (its_code, said) = unread.finish();
+        assert_eq!(its_code, Some(143), "{said}");
+        assert!(out(&sandbox.output(["ls"])).is_empty(), "nothing is held");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_told_and_the_operation_is_done() {
+    if !std::path::Path::new("/dev/full").exists() {
+        eprintln!("skipped: there is no /dev/full");
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for script in ["echo ran >> log; echo JD1", "echo ran >> log"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let unwritten = sandbox.once(&[], script).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(code(&unwritten), 74);
+        assert!(err(&unwritten).contains("standard output cannot be written: "), "{}", err(&unwritten));
+    }
+    assert_eq!(out(&sandbox.ship(&[], "echo ran >> log")), "JD1\n");
+    assert_eq!(read(&sandbox.path("log")), "ran\n");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let args = ["once", "failed", "--", "sh", "-c", "echo half; exit 3"];
+    let failed = sandbox.leasehold(args).stdout(full).output().unwrap();
+    assert_eq!(code(&failed), 3, "{}", err(&failed));
 }
 
 #[test]
