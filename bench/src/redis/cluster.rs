@@ -71,7 +71,7 @@ enum Waits {
 async fn pairs(client: &Client, waits: Waits) -> f64 {
     let started = Instant::now();
     for pair in 0..PAIRS {
-        let Ok(lock) = client.lock(&format!("order:{}", pair % NAMES)) else { return f64::NAN };
+        let Ok(lock) = client.lock(format!("order:{}", pair % NAMES)) else { return f64::NAN };
         let lock = lock.ttl(Duration::from_secs(30));
         let acquired = match waits {
             Waits::No => lock.try_acquire().await,

@@ -509,6 +509,7 @@ impl Drop for Acquisition<'_> {
             keep_until: None,
             late_until,
             gone_at: late_until.unwrap_or(now).after(lasts),
+            settlement: None,
         });
     }
 }

@@ -82,12 +82,12 @@ impl Lock {
             Attempt::Acquired(guard) => guard,
             Attempt::Busy(busy) => return Err(RunError::Busy(busy)),
         };
-        let fencing_token = guard.fencing_token();
+        let (name, fencing_token) = (self.0.name.clone(), guard.fencing_token());
         let value = nesting::inside(&guard, || body(guard.lease())).map_err(RunError::Body)?;
         if let LeaseState::Lost(cause) = guard.state() {
-            return Err(RunError::Lost { cause, fencing_token, value: Some(value) });
+            return Err(RunError::Lost { name, cause, fencing_token, value: Some(value) });
         }
-        Ok(Completed { value, fencing_token, released: guard.release() })
+        lock::completed(name, value, fencing_token, guard.release())
     }
 }
 
@@ -114,11 +114,11 @@ impl Once {
             Claim::Done(result) => return Ok(OnceOutcome::AlreadyDone(result)),
             Claim::InProgress(busy) => return Err(OnceError::InProgress(busy)),
         };
-        let fencing_token = claimed.fencing_token();
+        let (name, fencing_token) = (claimed.name().clone(), claimed.fencing_token());
         match nesting::inside(&claimed, || body(claimed.attempt())) {
             Ok(value) => match block_on(claimed.complete(&value)) {
                 Ok(()) => Ok(OnceOutcome::Ran(value)),
-                Err(error) => Err(OnceError::after(value, error, fencing_token)),
+                Err(error) => Err(OnceError::after(name, value, error, fencing_token)),
             },
             Err(error) => Err(OnceError::Body(block_on(claimed.failed(error)))),
         }

@@ -10,12 +10,13 @@ use tokio::sync::Notify;
 
 use crate::clock::Moment;
 use crate::engine::Shared;
+use crate::error::{Error, ErrorKind};
 use crate::mutation::{Rule, on};
 use crate::name::Name;
 use crate::observe;
 use crate::options::COMMAND_TIMEOUT;
 use crate::owner::OwnerToken;
-use crate::store::ReleaseRequest;
+use crate::store::{ReleaseRequest, SwapReply, SwapRequest, Then};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// The store judges lateness by its own clock, known to the client within a round trip.
@@ -33,28 +34,37 @@ pub(crate) struct CleanUp {
     pub(crate) late_until: Option<Moment>,
     /// Whatever is left has ended by itself at this moment.
     pub(crate) gone_at: Moment,
+    /// A record to write in the same step as the name is given back.
+    pub(crate) settlement: Option<Settlement>,
+}
+
+/// An outcome that the store has not confirmed.
+#[derive(Debug)]
+pub(crate) struct Settlement {
+    /// The record it takes the place of.
+    pub(crate) expected: Option<Vec<u8>>,
+    pub(crate) record: Vec<u8>,
+    pub(crate) retain: Duration,
 }
 
 impl CleanUp {
     /// For a grant that came for somebody who does not wait any more.
     pub(crate) fn unwanted_grant(name: Name, owner: OwnerToken, gone_at: Moment) -> Self {
-        Self { name, owner, keep_until: None, late_until: None, gone_at }
+        Self { name, owner, keep_until: None, late_until: None, gone_at, settlement: None }
     }
 
     /// Works until nothing can be left.
-    async fn run(self, shared: &Shared) {
+    async fn run(mut self, shared: &Shared) {
         let mut pause = FIRST_RETRY;
         loop {
             let now = shared.now();
-            let keep_for = self.keep_until.map(|until| until.since(now)).filter(|keep| !keep.is_zero());
-            let request = ReleaseRequest { name: &self.name, owner: &self.owner, keep_for };
-            let reply = shared.timers.before(now.after(COMMAND_TIMEOUT), shared.store.release(request)).await;
+            let reply = shared.timers.before(now.after(COMMAND_TIMEOUT), self.give_back(shared, now)).await;
             match (reply, self.late_until) {
-                (Some(Ok(_)), Some(late_until)) if now <= late_until && on(Rule::CleanUpUntilLate) => {
+                (Some(Ok(())), Some(late_until)) if now <= late_until && on(Rule::CleanUpUntilLate) => {
                     shared.timers.sleep_until(late_until.after(LATE_SLACK)).await;
                     continue;
                 }
-                (Some(Ok(_)), _) => return observe::clean_up("done"),
+                (Some(Ok(())), _) => return observe::clean_up("done"),
                 (Some(Err(error)), _) if !error.is_retryable() => {
                     tracing::warn!(name = %self.name, %error, "could not clean up; the lease ends by itself");
                     return observe::clean_up("refused");
@@ -68,6 +78,38 @@ impl CleanUp {
             shared.timers.sleep(shared.jitter(pause / 2, pause)).await;
             pause = (pause * 2).min(MOST_RETRY);
         }
+    }
+}
+
+impl CleanUp {
+    /// Gives the name back, with the record if there is one to write.
+    async fn give_back(&mut self, shared: &Shared, now: Moment) -> Result<(), Error> {
+        let keep_for = self.keep_until.map(|until| until.since(now)).filter(|keep| !keep.is_zero());
+        let (name, owner) = (&self.name, &self.owner);
+        if let Some(Settlement { expected, record, retain }) = &mut self.settlement {
+            let request = SwapRequest {
+                name,
+                owner,
+                expected: expected.as_deref(),
+                record,
+                retain: *retain,
+                then: Then::Release { keep_for },
+            };
+            match shared.store.swap_record(request).await {
+                // Written now or by an earlier try, or somebody else may be at it.
+                Ok(SwapReply::Swapped { .. } | SwapReply::NotHeld { .. }) => return Ok(()),
+                Ok(SwapReply::Differs { current: None }) if expected.is_some() => {
+                    *expected = None;
+                    let message = "the record has ended: it is written anew";
+                    return Err(Error::new(ErrorKind::Unavailable, message));
+                }
+                Err(error) if error.is_retryable() => return Err(error),
+                // It cannot be written: the name is given back without it.
+                Ok(SwapReply::Differs { .. }) | Err(_) => self.settlement = None,
+            }
+        }
+        let (name, owner) = (&self.name, &self.owner);
+        shared.store.release(ReleaseRequest { name, owner, keep_for }).await.map(drop)
     }
 }
 

@@ -362,7 +362,10 @@ where
         match timers.before(ends, connect()).await {
             Some(Ok(store)) => return Ok(store),
             Some(Err(error)) if !error.is_retryable() => return Err(error),
-            Some(Err(error)) => last = Some(error),
+            Some(Err(error)) => {
+                tracing::info!(%error, "the store cannot be connected yet");
+                last = Some(error);
+            }
             None => {}
         }
         let now = timers.now();

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cleanup::CleanUp;
+use crate::cleanup::{CleanUp, Settlement};
 use crate::clock::Moment;
 use crate::engine::{Engine, LeaseCell};
 use crate::error::{Error, ErrorKind, LostCause};
@@ -256,7 +256,12 @@ impl Guard {
                     self.finish();
                     return match reply {
                         ReleaseReply::NotHeld if unanswered => Err(unknown(&cell.name)),
-                        ReleaseReply::NotHeld => Ok(Released::AlreadyLost),
+                        ReleaseReply::NotHeld => {
+                            if !matches!(state, LeaseState::Lost(_)) {
+                                cell.tell_lost(LostCause::Missing);
+                            }
+                            Ok(Released::AlreadyLost)
+                        }
                         ReleaseReply::Freed { .. } if matches!(state, LeaseState::Lost(_)) => {
                             Ok(Released::AlreadyLost)
                         }
@@ -338,6 +343,8 @@ impl Guard {
                     engine.timers.sleep_until(again_at).await;
                     pause = (pause * 2).min(MOST_PAUSE);
                     if again_at >= ends {
+                        let expected = expected.map(<[u8]>::to_vec);
+                        self.settle_later(Settlement { expected, record: record.to_vec(), retain });
                         return Err(not_settled(name, reply.and_then(Result::err)));
                     }
                 }
@@ -400,15 +407,31 @@ impl Guard {
     }
 
     fn clean_up(&self, late_until: Option<Moment>) {
+        self.lease.engine.clean_up(self.left(late_until));
+    }
+
+    /// What may be left in the store.
+    fn left(&self, late_until: Option<Moment>) -> CleanUp {
         let (engine, cell) = (&self.lease.engine, &self.lease.cell);
         let ends = cell.machine().ends().max(engine.now().after(engine.store_timeout));
-        engine.clean_up(CleanUp {
+        CleanUp {
             name: cell.name.clone(),
             owner: cell.owner.clone(),
             keep_until: self.min_hold_until,
             late_until,
             gone_at: late_until.map_or(ends, |late| ends.max(late)),
-        });
+            settlement: None,
+        }
+    }
+
+    /// Goes on trying to settle in the background, and gives the name back with it.
+    fn settle_later(&mut self, settlement: Settlement) {
+        let left = self.left(self.lease.cell.late_until);
+        self.lease
+            .engine
+            .clean_up(CleanUp { settlement: on(Rule::SettleLater).then_some(settlement), ..left });
+        self.finished = true;
+        self.lease.engine.forget(&self.lease.cell);
     }
 }
 

@@ -26,8 +26,8 @@ use crate::store::{Held, Holder};
 pub struct Busy {
     /// The name that was asked for.
     pub name: Name,
-    /// The holder as it calls itself, never its token; `None` when it is not known (it waits in this process,
-    /// or the holder is not a Leasehold client).
+    /// The holder as it calls itself, never its token; or what it is if it is no Leasehold client. `None` when it is
+    /// not known, for instance because others wait for it in this process.
     pub holder: Option<String>,
     /// How long the present lease lasts if it is not renewed; `None` when it is not known or has no end.
     pub remaining: Option<Duration>,
@@ -89,8 +89,8 @@ pub struct Completed<T> {
     pub value: T,
     /// The fencing token it ran under.
     pub fencing_token: FencingToken,
-    /// Whether the lease was held until the release. An error here does not undo the work: it means that the
-    /// end of the hold could not be confirmed.
+    /// How the name was given back: `Freed`, or an error, which does not undo the work: it means that the end of the
+    /// hold could not be confirmed. A lease that was lost before is [`RunError::Lost`].
     pub released: Result<Released, Error>,
 }
 
@@ -102,7 +102,9 @@ pub enum RunError<T, E> {
     Busy(Busy),
     /// The lease was lost while the body ran.
     Lost {
-        /// How it was lost.
+        /// The name of the lock.
+        name: Name,
+        /// How it was lost; `Missing` if only the release found out.
         cause: LostCause,
         /// The token the body ran under.
         fencing_token: FencingToken,
@@ -116,22 +118,36 @@ pub enum RunError<T, E> {
     Body(E),
 }
 
+impl<T, E> RunError<T, E> {
+    /// What the body returned, if it completed although the lease was lost.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Lost { value, .. } => value,
+            _ => None,
+        }
+    }
+}
+
 impl<T, E: fmt::Display> fmt::Display for RunError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy(busy) => busy.fmt(f),
-            Self::Lost { cause, .. } => write!(f, "the lease was lost while the work ran: {cause}"),
+            Self::Lost { name, cause, fencing_token, .. } => write!(
+                f,
+                "{name}: the lease with the fencing token {fencing_token} was lost while the work ran: {cause}"
+            ),
             Self::Store(error) => error.fmt(f),
             Self::Body(error) => error.fmt(f),
         }
     }
 }
 
-impl<T: fmt::Debug, E: std::error::Error + 'static> std::error::Error for RunError<T, E> {
+/// For errors of the body that are `Box<dyn Error>` and the like, too, which are no `Error` themselves; so `source` tells
+/// nothing of the body's error: match [`RunError::Body`] to get at it.
+impl<T: fmt::Debug, E: fmt::Display + fmt::Debug> std::error::Error for RunError<T, E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Store(error) => error.source(),
-            Self::Body(error) => error.source(),
             _ => None,
         }
     }
@@ -185,7 +201,7 @@ impl Lock {
     }
 
     /// Lose the lease after this long, even if its holder lives: 10 ms to 365 days. Hung work cannot hold a
-    /// name for ever.
+    /// name for ever. The name is given back in the background, a moment after the loss is told.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self
@@ -299,12 +315,15 @@ impl Lock {
         let body = nesting::inside(&guard, || body(guard.lease().clone()));
         let value = match until_lost(&guard, body).await {
             Ok(value) => value.map_err(RunError::Body)?,
-            Err(cause) => return Err(RunError::Lost { cause, fencing_token, value: None }),
+            Err(cause) => {
+                return Err(RunError::Lost { name: self.name, cause, fencing_token, value: None });
+            }
         };
         if let LeaseState::Lost(cause) = guard.state() {
-            return Err(RunError::Lost { cause, fencing_token, value: Some(value) });
+            return Err(RunError::Lost { name: self.name, cause, fencing_token, value: Some(value) });
         }
-        Ok(Completed { value, fencing_token, released: guard.release().await })
+        let released = guard.release().await;
+        completed(self.name, value, fencing_token, released)
     }
 }
 
@@ -315,6 +334,19 @@ impl fmt::Debug for Lock {
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
+}
+
+/// The outcome of a body whose lease seemed to be held until its release.
+pub(crate) fn completed<T, E>(
+    name: Name,
+    value: T,
+    fencing_token: FencingToken,
+    released: Result<Released, Error>,
+) -> Result<Completed<T>, RunError<T, E>> {
+    if matches!(released, Ok(Released::AlreadyLost)) && on(Rule::LateLoss) {
+        return Err(RunError::Lost { name, cause: LostCause::Missing, fencing_token, value: Some(value) });
+    }
+    Ok(Completed { value, fencing_token, released })
 }
 
 /// The body's output, or the cause if the lease is lost first. The body is dropped on return.

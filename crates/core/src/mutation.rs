@@ -87,6 +87,10 @@ rules! {
     ReleaseOnDrop = "release-on-drop",
     /// Trap 33: a forked child does not own its parent's lease.
     LostInFork = "lost-in-fork",
+    /// An outcome that the store did not confirm is tried on with while the lease lasts.
+    SettleLater = "settle-later",
+    /// A loss that only the release finds out is one: `run` does not report success.
+    LateLoss = "late-loss",
     /// A lease is resumed elsewhere, not beside its own guard.
     ResumeElsewhere = "resume-elsewhere",
     /// Trap 37: fencing tokens grow past the store's clock.

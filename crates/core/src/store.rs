@@ -376,7 +376,8 @@ pub struct Listing {
 pub enum BreakMode {
     /// The holder is told at its next renewal; the name stays taken until its present lease would have ended.
     Notice,
-    /// The name is free at once. The holder may go on working until its next renewal tells it.
+    /// The name is free at once. The holder may go on working until its next renewal tells it, as the loss `Missing`
+    /// or `Taken`: nothing is left that would tell it of the break.
     Now,
 }
 

@@ -262,6 +262,12 @@ fn sqlite(path: std::path::PathBuf, options: leasehold_sqlite::SqliteOptions) ->
 }
 
 fn unknown(url: &str) -> Error {
+    if !cfg!(feature = "sqlite") && (url == "local" || url.starts_with("sqlite:")) {
+        return Error::config("local and sqlite: need the feature sqlite, which this build does not have");
+    }
+    if !cfg!(feature = "redis") && url.starts_with("redis") {
+        return Error::config("redis URLs need the feature redis, which this build does not have");
+    }
     // A URL may hold a password: only its scheme is repeated, if it has one.
     let is_scheme =
         |text: &&str| text.len() <= 20 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');

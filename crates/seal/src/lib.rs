@@ -33,6 +33,13 @@ pub mod redis;
 pub mod sqlite;
 mod stamp;
 
+/// The driver whose transactions are sealed, in the version that fits.
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
+/// The driver whose transactions are sealed, in the version that fits.
+#[cfg(feature = "postgres")]
+pub use tokio_postgres;
+
 pub use error::SealError;
 pub use stamp::Stamp;
 

@@ -197,17 +197,17 @@ impl Once {
             Claim::Done(result) => return Ok(OnceOutcome::AlreadyDone(result)),
             Claim::InProgress(busy) => return Err(OnceError::InProgress(busy)),
         };
-        let fencing_token = claimed.fencing_token();
+        let (name, fencing_token) = (claimed.name().clone(), claimed.fencing_token());
         let attempt = claimed.attempt().clone();
         let body = nesting::inside(&claimed, || body(attempt));
         let result = match until_lost(&claimed, body).await {
             Ok(result) => result,
-            Err(cause) => return Err(OnceError::Lost { cause, fencing_token, value: None }),
+            Err(cause) => return Err(OnceError::Lost { name, cause, fencing_token, value: None }),
         };
         match result {
             Ok(value) => match claimed.complete(&value).await {
                 Ok(()) => Ok(OnceOutcome::Ran(value)),
-                Err(error) => Err(OnceError::after(value, error, fencing_token)),
+                Err(error) => Err(OnceError::after(name, value, error, fencing_token)),
             },
             Err(error) => Err(OnceError::Body(claimed.failed(error).await)),
         }

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, LostCause};
 use crate::fencing::FencingToken;
 use crate::lock::Busy;
+use crate::name::Name;
 
 /// What became of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum OnceError<T, E> {
     Body(E),
     /// The lease was lost while the body ran. The record says *unknown*, and somebody else may be at it.
     Lost {
+        /// The name of the operation.
+        name: Name,
         /// How it was lost.
         cause: LostCause,
         /// The token the body ran under.
@@ -46,7 +49,9 @@ pub enum OnceError<T, E> {
         /// How large it is.
         error: Error,
     },
-    /// The body succeeded, and whether its result was kept is not known, or it could not be.
+    /// The body succeeded, and whether its result was kept is not known, or it could not be. While the process lives
+    /// and the lease lasts, keeping it is tried on in the background where the store gave no answer; should that fail,
+    /// the next caller runs the operation again, with the same idempotency key.
     NotKept {
         /// What the body returned.
         value: T,
@@ -64,9 +69,18 @@ impl<T, E> OnceError<T, E> {
         }
     }
 
-    pub(crate) fn after(value: T, error: Error, fencing_token: FencingToken) -> Self {
+    /// What the body returned, if it completed and its result is not kept, or perhaps not.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Lost { value, .. } => value,
+            Self::TooLarge { value, .. } | Self::NotKept { value, .. } => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn after(name: Name, value: T, error: Error, fencing_token: FencingToken) -> Self {
         match error.kind() {
-            ErrorKind::Lost(cause) => Self::Lost { cause, fencing_token, value: Some(value) },
+            ErrorKind::Lost(cause) => Self::Lost { name, cause, fencing_token, value: Some(value) },
             ErrorKind::TooLarge => Self::TooLarge { value, error },
             _ => Self::NotKept { value, error },
         }
@@ -77,7 +91,10 @@ impl<T, E: fmt::Display> fmt::Display for OnceError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InProgress(busy) => write!(f, "in progress: {busy}"),
-            Self::Lost { cause, .. } => write!(f, "the lease was lost while the operation ran: {cause}"),
+            Self::Lost { name, cause, fencing_token, .. } => write!(
+                f,
+                "{name}: the lease with the fencing token {fencing_token} was lost while the operation ran: {cause}"
+            ),
             Self::Body(error) => error.fmt(f),
             Self::DifferentRequest(error)
             | Self::OutcomeUnknown(error)
@@ -88,16 +105,16 @@ impl<T, E: fmt::Display> fmt::Display for OnceError<T, E> {
     }
 }
 
-impl<T: fmt::Debug, E: std::error::Error + 'static> std::error::Error for OnceError<T, E> {
+/// As for [`RunError`](crate::RunError), `source` tells nothing of the body's error.
+impl<T: fmt::Debug, E: fmt::Display + fmt::Debug> std::error::Error for OnceError<T, E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Body(error) => error.source(),
             Self::DifferentRequest(error)
             | Self::OutcomeUnknown(error)
             | Self::Store(error)
             | Self::TooLarge { error, .. }
             | Self::NotKept { error, .. } => error.source(),
-            Self::InProgress(_) | Self::Lost { .. } => None,
+            Self::InProgress(_) | Self::Lost { .. } | Self::Body(_) => None,
         }
     }
 }

@@ -81,6 +81,29 @@ impl Blow {
     }
 }
 
+/// A name that was taken away while the body ran, unseen by any renewal: the release finds out, and that is a loss.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_only_the_release_finds_out_is_no_success() {
+    let world = World::new();
+    let (a, b) = (world.process("a").await, world.process("b").await);
+    let outcome = a
+        .lock("job")
+        .ttl(secs(30))
+        .run(|lease| async move {
+            b.client.break_lease("job", BreakMode::Now).await.unwrap();
+            assert_eq!(lease.state(), LeaseState::Held);
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>("done")
+        })
+        .await;
+    let error = outcome.unwrap_err();
+    let told = error.to_string();
+    assert!(told.starts_with("job: the lease with the fencing token "), "{told}");
+    assert!(matches!(error, RunError::Lost { cause: LostCause::Missing, value: Some("done"), .. }), "{told}");
+    // The commonest error of a body is no `Error` itself, and goes up with `?` all the same.
+    let boxed: Box<dyn std::error::Error + Send + Sync> = error.into();
+    assert_eq!(boxed.to_string(), told);
+}
+
 #[tokio::test(start_paused = true)]
 async fn trap_21_every_loss_is_told_once_with_its_cause_within_the_lease() {
     for blow in Blow::ALL {

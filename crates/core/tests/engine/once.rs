@@ -376,10 +376,32 @@ async fn an_outage_while_the_result_is_to_be_kept_is_waited_out() {
     let started = world.now();
     let outcome = second.complete("JD2").await.unwrap_err();
     assert_eq!((outcome.kind(), world.now().since(started)), (ErrorKind::Unknown, secs(10)));
+    pass(secs(5)).await;
     a.store.refuse(&name("ship:2"), None);
-    pass(secs(30)).await;
+    pass(secs(2)).await;
     world.assert_empty("the lease is given back");
-    assert_eq!(claimed(a.once("ship:2")).await.attempt().previous(), Some(Previous::Unknown));
+    let kept = a.once("ship:2").claim().await.unwrap();
+    assert!(matches!(&kept, Claim::Done(result) if result == b"JD2"), "tried on with: {kept:?}");
+    a.assert_idle("after all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_longer_than_the_lease_leaves_the_operation_unknown() {
+    let world = World::new();
+    let (a, b) = (world.process("a").await, world.process("b").await);
+    let first = claimed(a.once("ship:1")).await;
+    a.store.refuse(&name("ship:1"), Some(ErrorKind::Unavailable));
+    assert_eq!(first.complete("JD1").await.unwrap_err().kind(), ErrorKind::Unknown);
+    pass(secs(40)).await;
+    let second = claimed(b.once("ship:1")).await;
+    assert_eq!(second.attempt().previous(), Some(Previous::Unknown));
+    // What comes late does not overwrite the next attempt.
+    a.store.refuse(&name("ship:1"), None);
+    pass(secs(40)).await;
+    second.complete("JD2").await.unwrap();
+    let kept = a.once("ship:1").claim().await.unwrap();
+    assert!(matches!(&kept, Claim::Done(result) if result == b"JD2"), "{kept:?}");
+    a.assert_idle("after all");
 }
 
 #[tokio::test(start_paused = true)]
