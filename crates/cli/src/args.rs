@@ -71,7 +71,7 @@ pub(crate) enum Action {
     Demo(crate::demo::DemoArgs),
     /// List the names that are held or waited for
     Ls(LsArgs),
-    /// Show who holds a name and who waits for it
+    /// Show who holds a name, who waits, and what is kept of an operation
     Show(ShowArgs),
     Watch(crate::watch::WatchArgs),
     Break(BreakArgs),

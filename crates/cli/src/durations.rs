@@ -6,13 +6,14 @@ const MILLI: u64 = 1;
 const SECOND: u64 = 1_000 * MILLI;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
 
-/// Reads a duration: whole numbers, each with one of the units `ms`, `s`, `m`, `h`.
+/// Reads a duration: whole numbers, each with one of the units `ms`, `s`, `m`, `h`, `d`.
 ///
 /// A bare number is refused: half of the tools of this kind take it for seconds, the others for milliseconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("{text} has no unit: write {text}s, {text}ms, {text}m or {text}h"));
+        return Err(format!("{text} has no unit: write {text}s, {text}ms, {text}m, {text}h or {text}d"));
     }
     let form = || "write for instance 250ms, 10s, 5m or 1h30m".to_owned();
     let mut rest = text;
@@ -27,6 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
             "s" => SECOND,
             "m" => MINUTE,
             "h" => HOUR,
+            "d" => DAY,
             _ => return Err(form()),
         };
         if number.is_empty() {
@@ -85,6 +87,8 @@ mod tests {
             ("1h30m", 5_400_000),
             ("1m500ms", 60_500),
             ("0s", 0),
+            ("1d", 86_400_000),
+            ("1d12h", 129_600_000),
         ] {
             assert_eq!(parse(text).unwrap(), Duration::from_millis(ms), "{text}");
         }
@@ -97,7 +101,7 @@ mod tests {
         for text in ["", "s", "10 s", "-1s", "1.5s", "10sec", "NaN", "1h30", "10S", "1µs", "infinite"] {
             assert!(parse(text).unwrap_err().contains("1h30m"), "{text}");
         }
-        assert_eq!(parse("10").unwrap_err(), "10 has no unit: write 10s, 10ms, 10m or 10h");
+        assert_eq!(parse("10").unwrap_err(), "10 has no unit: write 10s, 10ms, 10m, 10h or 10d");
         assert_eq!(parse("99999999999999999999s").unwrap_err(), "it is too long");
         assert_eq!(parse("9999999999999999999h").unwrap_err(), "it is too long");
     }

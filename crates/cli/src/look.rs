@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use leasehold::{Holder, Inspection};
+use leasehold::{Client, Error, Holder, Inspection, Progress, Recorded};
 use serde_json::{Value, json};
 
 use crate::args::{LsArgs, ShowArgs, StoreArgs};
@@ -40,14 +40,56 @@ pub(crate) async fn list(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure
 pub(crate) async fn show(store: &StoreArgs, args: &ShowArgs) -> Result<(), Failure> {
     let client = connect_to_look(store).await?;
     let inspection = client.inspect(&args.name).await?;
+    let kept = kept(&client, &args.name).await.unwrap_or_else(|error| {
+        say(error);
+        None
+    });
+    let in_progress = |kept: &Recorded| {
+        inspection.as_ref().is_some_and(|inspection| {
+            let by_this_attempt =
+                inspection.fencing_token.is_none_or(|token| token.get() == kept.fencing_token);
+            matches!(inspection.holder, Some(Holder::Lease { .. })) && by_this_attempt
+        })
+    };
     if args.json {
         let free = || json!({ "name": args.name, "holder": Value::Null, "waiters": [] });
-        return output::json(&inspection.as_ref().map_or_else(free, as_json));
+        let mut value = inspection.as_ref().map_or_else(free, as_json);
+        if let Some(kept) = &kept {
+            value["operation"] = operation_as_json(kept, in_progress(kept));
+        }
+        return output::json(&value);
     }
-    match inspection {
-        None => output::data(&format!("{} is free\n", args.name)),
-        Some(inspection) => output::data(&text(&inspection)),
+    let mut shown = inspection.as_ref().map_or_else(|| format!("{} is free\n", args.name), text);
+    if let Some(kept) = &kept {
+        let _ = writeln!(shown, "{:<14} {}", "operation", operation(kept, in_progress(kept)));
     }
+    output::data(&shown)
+}
+
+/// What is kept of an operation of this name.
+async fn kept(client: &Client, name: &str) -> Result<Option<Recorded>, Error> {
+    if client.capabilities().records { client.once(name)?.recorded().await } else { Ok(None) }
+}
+
+/// What is kept of an operation, for people.
+pub(crate) fn operation(kept: &Recorded, in_progress: bool) -> String {
+    let what = match kept.progress {
+        Progress::Done { bytes } => format!("done, with a result of {bytes} bytes"),
+        Progress::Started if in_progress => "in progress".to_owned(),
+        Progress::Retryable => "has not acted".to_owned(),
+        _ => "unknown: it may have acted".to_owned(),
+    };
+    format!("{what} (attempt {})", kept.attempt)
+}
+
+fn operation_as_json(kept: &Recorded, in_progress: bool) -> Value {
+    let (state, bytes) = match kept.progress {
+        Progress::Done { bytes } => ("done", Some(bytes)),
+        Progress::Started if in_progress => ("started", None),
+        Progress::Retryable => ("retryable", None),
+        _ => ("unknown", None),
+    };
+    json!({ "state": state, "attempt": kept.attempt, "result_bytes": bytes })
 }
 
 fn table(entries: &[Inspection]) -> String {

@@ -47,8 +47,8 @@ pub use lock::{Attempt, Busy, Completed, Lock, RunError};
 pub use memory::{MemoryStore, MemoryWorld};
 pub use name::{Name, Namespace};
 pub use once::{
-    Claim, Claimed, DEFAULT_RETAIN, Failed, IdempotencyKey, IfUnknown, MAX_RESULT_BYTES, MAX_RETAIN,
-    MIN_RETAIN, Once, OnceAttempt, OnceError, OnceOutcome, Previous, idempotency_key,
+    Claim, Claimed, DEFAULT_RETAIN, Failed, Forgot, IdempotencyKey, IfUnknown, MAX_RESULT_BYTES, MAX_RETAIN,
+    MIN_RETAIN, Once, OnceAttempt, OnceError, OnceOutcome, Previous, Progress, Recorded, idempotency_key,
 };
 pub use options::{
     COMMAND_TIMEOUT, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, LockOptions, MAX_HOLD_LIMIT, MAX_TTL, MIN_TTL, Wait,

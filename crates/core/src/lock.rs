@@ -162,7 +162,7 @@ impl<T: fmt::Debug, E: fmt::Display + fmt::Debug> std::error::Error for RunError
 pub struct Lock {
     pub(crate) engine: Arc<Engine>,
     pub(crate) name: Name,
-    options: LockOptions,
+    pub(crate) options: LockOptions,
     on_waiting: Option<OnWaiting>,
 }
 

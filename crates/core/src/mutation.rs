@@ -131,6 +131,8 @@ rules! {
     OutcomeUnknown = "outcome-unknown",
     /// A result that is too large is refused before anything is sent.
     ResultLimit = "result-limit",
+    /// Trap 56: that an attempt has begun is known longer than the attempt lasts, however short a result is kept.
+    StartedOutlastsAttempt = "started-outlasts-attempt",
     /// The store's time is kept to the letter, also by a request that gets no answer.
     StoreTimeout = "store-timeout",
     /// Sentinel: a release that the old primary confirmed is repeated on the new one, which may not know of it.

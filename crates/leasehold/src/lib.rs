@@ -35,10 +35,10 @@ pub use leasehold_core::store::{
 };
 pub use leasehold_core::{
     Attempt, Busy, Claim, Claimed, Completed, DEFAULT_RETAIN, DEFAULT_STORE_TIMEOUT, DEFAULT_TTL, Error,
-    ErrorKind, Failed, Fault, FencingToken, Guarantees, Guard, IdempotencyKey, IfUnknown, Label, Lease,
-    LeaseState, Lock, LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_RESULT_BYTES, MAX_RETAIN, MAX_TTL,
+    ErrorKind, Failed, Fault, FencingToken, Forgot, Guarantees, Guard, IdempotencyKey, IfUnknown, Label,
+    Lease, LeaseState, Lock, LockOptions, LostCause, MAX_HOLD_LIMIT, MAX_RESULT_BYTES, MAX_RETAIN, MAX_TTL,
     MIN_RETAIN, MIN_TTL, Name, Namespace, Once, OnceAttempt, OnceError, OnceOutcome, Outcome, OwnerToken,
-    Previous, Promise, Released, RunError, Wait, idempotency_key,
+    Previous, Progress, Promise, Recorded, Released, RunError, Wait, idempotency_key,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{smallest_acl, smallest_cluster_acl};

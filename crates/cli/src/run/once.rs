@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use leasehold::{
-    Claim, Claimed, Client, DEFAULT_TTL, Error, ErrorKind, Failed, IfUnknown, MAX_HOLD_LIMIT, MAX_RETAIN,
-    MAX_TTL, MIN_RETAIN, MIN_TTL, Name, Once, idempotency_key,
+    Claim, Claimed, Client, DEFAULT_TTL, Error, ErrorKind, Failed, Forgot, IfUnknown, MAX_HOLD_LIMIT,
+    MAX_RETAIN, MAX_TTL, MIN_RETAIN, MIN_TTL, Name, Once, idempotency_key,
 };
 
 use super::group::End;
@@ -20,9 +20,10 @@ use super::supervise::Outcome;
 use super::timing::Timing;
 use super::{CLEAN_UP, Waited, busy_message, cannot, code_of, refuse_nested, supervised, waited};
 use crate::args::{LEAST_TTL, StoreArgs};
-use crate::connect::{self, connect};
+use crate::connect::{self, connect, connect_to_look};
 use crate::durations;
 use crate::failure::{self, Failure};
+use crate::look;
 use crate::output::{data, say};
 
 /// Run a command once: later calls print what it printed
@@ -37,7 +38,7 @@ use crate::output::{data, say};
 #[command(after_help = HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(crate) struct OnceArgs {
-    /// Keep the result for this long
+    /// Keep the result for this long; that a call has begun is known for 24h or --max-hold at least
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = durations::between(MIN_RETAIN, MAX_RETAIN), default_value = "24h")]
     retain: Duration,
     /// Wait at most this long for the result of another call [default: without limit]
@@ -68,13 +69,16 @@ pub(crate) struct OnceArgs {
     #[arg(short, long)]
     quiet: bool,
     /// Print the idempotency key of this name and do nothing else
-    #[arg(long, conflicts_with = "command")]
+    #[arg(long, conflicts_with_all = ["command", "forget"])]
     print_key: bool,
+    /// Forget the operation and do nothing else: the next call runs it, whatever became of it before
+    #[arg(long, conflicts_with = "command")]
+    forget: bool,
     /// The operation, for instance ship:1001
     name: String,
     /// The command and its arguments, passed on as they are
     #[arg(
-        required_unless_present = "print_key",
+        required_unless_present_any = ["print_key", "forget"],
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "COMMAND"
@@ -119,6 +123,9 @@ pub(crate) async fn once(store: &StoreArgs, args: OnceArgs) -> Result<u8, Failur
     if args.print_key {
         return data(&format!("{}\n", idempotency_key(&namespace, &Name::new(&args.name)?))).map(|()| 0);
     }
+    if args.forget {
+        return forget(store, &args.name).await;
+    }
     let timing = Timing::new(args.ttl.unwrap_or(DEFAULT_TTL), args.grace).map_err(Failure::usage)?;
     let mut signals = Signals::watch().map_err(|error| cannot("receive signals", &error))?;
     let client = tokio::select! {
@@ -151,6 +158,27 @@ pub(crate) async fn once(store: &StoreArgs, args: OnceArgs) -> Result<u8, Failur
     // Bounded: what is left of a lease ends by itself.
     let _ = client.close(CLEAN_UP).await;
     code
+}
+
+/// Forgets what is kept of an operation, and tells what that was; the exit code.
+async fn forget(store: &StoreArgs, name: &str) -> Result<u8, Failure> {
+    let client = connect_to_look(store).await?;
+    let forgot = client.once(name)?.forget().await;
+    let _ = client.close(CLEAN_UP).await;
+    Ok(match forgot? {
+        Forgot::Nothing => {
+            say(format_args!("nothing is kept of {name}"));
+            0
+        }
+        Forgot::Forgotten(kept) => {
+            say(format_args!("forgotten: {name} was {}", look::operation(&kept, false)));
+            0
+        }
+        Forgot::InProgress(busy) => {
+            say(busy_message(&busy, None));
+            failure::BUSY
+        }
+    })
 }
 
 /// What became of the claim.
@@ -191,7 +219,7 @@ fn in_words_of_the_command(error: Error, name: &str) -> Error {
         ErrorKind::OutcomeUnknown,
         format!(
             "{name}: an earlier call may have acted, and --refuse-unknown was given, so nothing was run: find out, \
-             then run it without --refuse-unknown"
+             then run it without --refuse-unknown, or after leasehold once --forget {name}"
         ),
     )
 }

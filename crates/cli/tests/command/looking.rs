@@ -54,7 +54,9 @@ fn looking_creates_no_file() {
     let sandbox = Sandbox::new();
     let missing = sandbox.path("mistyped.db");
     let store = format!("sqlite:{}", missing.display());
-    for words in [&["ls"][..], &["show", "job"], &["doctor"], &["break", "job", "--yes"]] {
+    for words in
+        [&["ls"][..], &["show", "job"], &["doctor"], &["break", "job", "--yes"], &["once", "--forget", "job"]]
+    {
         let output = sandbox.output([&["--store", &store][..], words].concat());
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", err(&output));
         assert!(err(&output).contains("there is no such file"), "{words:?}: {}", err(&output));

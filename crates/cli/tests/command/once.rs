@@ -337,6 +337,50 @@ fn a_kept_result_ends_with_its_time() {
     });
 }
 
+#[test]
+fn what_is_kept_is_shown_and_can_be_forgotten() {
+    let sandbox = Sandbox::new();
+    let forget = || sandbox.output(["once", "--forget", "ship:1"]);
+    let operation = || sandbox.shown("ship:1")["operation"].clone();
+    let text = || out(&sandbox.output(["show", "ship:1"]));
+    assert_eq!(code(&sandbox.output(["once", "ship:2", "--", "true"])), 0);
+    assert_eq!((code(&forget()), err(&forget())), (0, "leasehold: nothing is kept of ship:1\n".to_owned()));
+    assert_eq!(text(), "ship:1 is free\n");
+
+    assert_eq!(code(&sandbox.ship(&[], "exit 3")), 3);
+    assert_eq!(operation(), serde_json::json!({ "state": "unknown", "attempt": 1, "result_bytes": null }));
+    assert_eq!(text(), "ship:1 is free\noperation      unknown: it may have acted (attempt 1)\n");
+    let refused = sandbox.ship(&["--refuse-unknown"], "echo JD1");
+    assert!(err(&refused).contains("leasehold once --forget ship:1"), "{}", err(&refused));
+    let answer = forget();
+    let told = "leasehold: forgotten: ship:1 was unknown: it may have acted (attempt 1)\n";
+    assert_eq!((code(&answer), err(&answer)), (0, told.to_owned()));
+
+    assert_eq!(out(&sandbox.ship(&["--refuse-unknown"], "echo JD1")), "JD1\n");
+    assert_eq!(operation()["state"], "done");
+    assert!(text().contains("operation      done, with a result of 4 bytes (attempt "), "{}", text());
+    assert_eq!(code(&forget()), 0);
+    let at_it = Running::start(&mut sandbox.once(&["--ttl", "1s"], "echo > held; exec sleep 600"));
+    sandbox.wait_for_file("held");
+    assert_eq!((operation()["state"].as_str(), code(&forget())), (Some("started"), 75));
+    assert!(text().contains("operation      in progress (attempt "), "{}", text());
+    drop(at_it);
+    wait_until("its lease is over", || operation()["state"] == "unknown");
+    assert_eq!(code(&sandbox.ship(&["--refuse-unknown"], "echo ran")), 80);
+}
+
+#[test]
+fn that_a_call_has_begun_is_known_longer_than_its_result_is_kept() {
+    let sandbox = Sandbox::new();
+    let script = "echo > held; exec sleep 600";
+    let dies = Running::start(&mut sandbox.once(&["--ttl", "1s", "--retain", "1s"], script));
+    sandbox.wait_for_file("held");
+    std::thread::sleep(Duration::from_millis(1_500));
+    drop(dies);
+    let refused = sandbox.ship(&["--refuse-unknown"], "echo ran");
+    assert_eq!(code(&refused), 80, "{}", err(&refused));
+}
+
 /// The guide's shell lines do what it says.
 #[test]
 fn the_lines_of_the_guide_work() {

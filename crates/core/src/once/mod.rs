@@ -11,6 +11,7 @@
 //! | a record *unknown*, or *started* and no lease of that attempt | free: the last attempt may have acted |
 
 mod claim;
+mod kept;
 mod key;
 mod outcome;
 mod record;
@@ -31,6 +32,7 @@ use crate::options::COMMAND_TIMEOUT;
 use crate::store::{StoreFuture, SwapReply, SwapRequest, Then};
 
 pub use claim::{Claim, Claimed, Failed, MAX_RESULT_BYTES, OnceAttempt, Previous};
+pub use kept::{Forgot, Progress, Recorded};
 use key::Fingerprint;
 pub use key::{IdempotencyKey, idempotency_key};
 pub use outcome::{OnceError, OnceOutcome};
@@ -118,7 +120,7 @@ pub struct Once {
 impl Once {
     /// How long what is known of the operation is kept, from the last change on: 1 s to 365 days, 24 h by default.
     /// Later the same name is a new operation. Make it longer than the longest time after which an event can come
-    /// again, and than one attempt can last.
+    /// again. That an attempt has begun is known for 24 h and for [`Once::max_hold`] at least, however short this is.
     pub fn retain(mut self, retain: Duration) -> Self {
         self.retain = retain;
         self
@@ -284,7 +286,7 @@ impl Once {
                     owner: guard.owner_token(),
                     expected: seen,
                     record: &written,
-                    retain,
+                    retain: self.started_for(retain),
                     then: Then::Hold,
                 })
             })
@@ -362,6 +364,16 @@ impl Once {
             )));
         }
         Ok(Duration::from_millis(u64::try_from(self.retain.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long it is known that an attempt has begun. One that lasts longer than what is kept of it would not be
+    /// found by those who refuse to run again.
+    fn started_for(&self, retain: Duration) -> Duration {
+        if on(Rule::StartedOutlastsAttempt) {
+            retain.max(DEFAULT_RETAIN).max(self.lock.options.max_hold.unwrap_or_default())
+        } else {
+            retain
+        }
     }
 
     fn with_lock(self, change: impl FnOnce(Lock) -> Lock) -> Self {

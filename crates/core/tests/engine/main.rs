@@ -20,6 +20,7 @@ mod loss;
 mod memory_use;
 mod once;
 mod once_cases;
+mod once_kept;
 mod options;
 mod outages;
 mod renewal;
