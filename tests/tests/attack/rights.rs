@@ -123,7 +123,8 @@ fn without(command: &str) -> Without {
         "eval" | "evalsha" => Without::NoScripts,
         "subscribe" | "publish" | "pubsub|numsub" => Without::Polls,
         "scan" => Without::NoList,
-        "select" | "info" | "ping" | "type" => Without::Works,
+        // WAIT is for `acks` only.
+        "select" | "info" | "ping" | "type" | "wait" => Without::Works,
         _ => Without::Refused,
     }
 }

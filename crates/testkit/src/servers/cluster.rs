@@ -293,11 +293,15 @@ impl RedisCluster {
     /// When it is not in time.
     pub fn until_primary(&self, node: usize) -> io::Result<()> {
         until("it is a primary", || {
+            // Asked first, for it may become one while the others are asked.
+            if !is_primary(self.node(node))? {
+                return Ok(false);
+            }
             let mut running = self.nodes.iter().filter(|node| node.server.process_id().is_some());
             let primaries = running.try_fold(0, |count, node| {
                 Ok::<_, io::Error>(count + usize::from(is_primary(&node.server)?))
             })?;
-            Ok(is_primary(self.node(node))? && primaries <= self.shards)
+            Ok(primaries <= self.shards)
         })
     }
 
