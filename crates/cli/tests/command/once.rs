@@ -82,6 +82,7 @@ fn trap_56_a_command_that_may_have_acted_is_told_apart_from_one_that_has_not() {
     }
     let missing = sandbox.output(["once", "--refuse-unknown", "ship:1", "--", "./missing"]);
     assert_eq!(code(&missing), 127, "its word is taken that it has not acted: {}", err(&missing));
+    assert_eq!(code(&sandbox.ship(&not_acted, "exit 3")), 3, "one that was not started has not acted");
     for (script, its_code) in
         [("echo half; kill -9 $$", 137), ("echo half; exit 3", 3), ("echo half; ./missing", 127)]
     {
@@ -235,7 +236,7 @@ fn a_finished_operation_is_kept_before_anybody_has_read_its_output() {
     let sandbox = Sandbox::new();
     let mut unread = Running::start(&mut sandbox.once(&[], PRINT));
     sandbox.wait_for_file("printed");
-    let kept = sandbox.ship(&[], "echo ran");
+    let kept = sandbox.ship(&["--wait", "20s"], "echo ran");
     assert_eq!((code(&kept), kept.stdout.len()), (0, 300_000), "{}", err(&kept));
     assert!(unread.is_running(), "it waits for its reader");
     unread.signal(Signal::TERM);
