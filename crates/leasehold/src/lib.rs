@@ -53,6 +53,6 @@ pub mod core {
 }
 
 /// The guide's programs are compiled.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "seal-sqlite"))]
 #[doc = include_str!("../../../docs/once.md")]
 pub struct OnceGuide;
