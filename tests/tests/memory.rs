@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// Some 70 bytes kept for each reconnect are more than this, and so are two bytes for each cancelled wait.
 const MAY_GROW: isize = 32 * 1024;
 /// The server gives memory back to its allocator in its own time.
-const SERVER_MAY_GROW: i64 = 128 * 1024;
+const SERVER_MAY_GROW: i64 = 384 * 1024;
 
 struct Counting;
 
